@@ -360,9 +360,8 @@ def variables(pg):
 
 def fingerprint(pg):
     """Changes whenever what was prepared before may no longer be right."""
-    files = (Path(__file__), CHECKOUT / "Cargo.toml", REQUIREMENTS)
-    inputs = [pg, sys.executable, sys.version, os.environ.get("CC")]
-    inputs += [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    inputs = [pg, pinned_pgrx(), sys.executable, sys.version, os.environ.get("CC")]
+    inputs += [Path(__file__).read_text(), REQUIREMENTS.read_text()]
     return hashlib.sha256(repr(inputs).encode()).hexdigest()
 
 
