@@ -64,9 +64,13 @@ def say(text):
 
 
 def wanted_pg(pg=None):
-    pg = str(pg or os.environ.get("PG") or DEFAULT_PG)
+    """The major version asked for: by argument, PG, or PG_CONFIG, in this order."""
+    pg = pg or os.environ.get("PG")
+    if not pg and os.environ.get("PG_CONFIG"):
+        pg = re.search(r"\d+", output(os.environ["PG_CONFIG"], "--version"))[0]
+    pg = str(pg or DEFAULT_PG)
     if pg not in EMBEDDED:
-        raise Missing(f"PG={pg} is not supported; choose one of {', '.join(EMBEDDED)}")
+        raise Missing(f"PostgreSQL {pg} is not supported; choose one of {', '.join(EMBEDDED)}")
     return pg
 
 
@@ -416,8 +420,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pg", help="major version of PostgreSQL (default: $PG, or 15)")
     parser.add_argument("--file", action="store_true", help="print the path of a file to source")
+    parser.add_argument("--area", action="store_true", help="print the build area, no more")
     parser.add_argument("command", nargs="*", help="run this in the prepared environment")
     arguments = parser.parse_args()
+    if arguments.area:
+        print(area())
+        return
     environment = prepare(arguments.pg)
     if arguments.file:
         print(shell_file(environment["PG"]))

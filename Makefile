@@ -1,0 +1,58 @@
+# The verbs of PGXS and a few more. What a verb needs it finds or prepares itself.
+
+PYTHON ?= python3
+DEV = $(PYTHON) dev/setup.py --
+
+all: build
+
+help:          ## this list; PG=14 … PG=18 or PG_CONFIG=… choose the server (default 15)
+	@sed -n 's/^\([a-z-]*:\).*## /\1\t/p' Makefile | expand -t 16
+
+build:         ## compile in release mode (what `make` alone does)
+	@$(PYTHON) dev/build.py --build-only
+
+install:       ## compile, and install into the server
+	@$(PYTHON) dev/build.py
+
+package:       ## compile, and leave the files to install in target/package/pgN
+	@$(PYTHON) dev/build.py --build-only
+
+installcheck:  ## regression tests and isolation specs on the running server of PGHOST, PGPORT
+	@$(PYTHON) dev/regress.py --running
+
+test:          ## everything: format, lint, standing checks, units, regress, isolation, clusters
+	@$(PYTHON) dev/test.py
+
+check-format:  ## rustfmt
+	@$(DEV) cargo fmt --check
+
+check-lint:    ## clippy, warnings are errors
+	@$(DEV) sh -c 'cargo clippy --all-targets --no-default-features --features pg$$PG -- -D warnings'
+
+check:         ## standing checks of the source and the install script
+	@$(PYTHON) dev/check.py
+
+units:         ## unit and property tests of the pure modules
+	@$(DEV) sh -c 'cargo test --no-default-features --features pg$$PG'
+
+regress:       ## regression tests on a throw-away cluster; TESTS='append claim' for some
+	@$(PYTHON) dev/regress.py --only regress $(TESTS)
+
+isolation:     ## isolation specs on a throw-away cluster; TESTS='…' for some
+	@$(PYTHON) dev/regress.py --only isolation $(TESTS)
+
+cluster: install ## tests with throw-away clusters of their own; TESTS='-k restart' for some
+	@$(DEV) $(PYTHON) -m pytest tests/cluster $(TESTS)
+
+demo:          ## see it work
+	@$(DEV) $(PYTHON) demo/run.py
+
+clean:         ## remove what was compiled
+	rm -rf target/package
+	cargo clean --quiet --package outbox
+
+distclean:     ## remove what was compiled and what was set up for it
+	rm -rf "$$($(PYTHON) dev/setup.py --area)" target
+
+.PHONY: all help build install package installcheck test check-format check-lint check units regress \
+        isolation cluster demo clean distclean

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Standing checks: rules about the source that neither compiler nor linter knows.
+
+    python3 dev/check.py                  all
+    python3 dev/check.py layering pgspot  only these
+
+A check is a function that yields a sentence for every place where its rule is broken.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+
+import build
+import regress
+import setup
+
+SOURCE = setup.CHECKOUT / "src"
+STORE = SOURCE / "store"
+
+OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "purge"}
+PURE = {"floor", "backoff", "token", "argument"}
+MAY_IMPORT = {
+    "lib": {"api", "worker", "settings"},
+    "api": OPERATIONS,
+    "worker": OPERATIONS,
+    **{operation: {"store", "settings", "error"} | PURE for operation in OPERATIONS},
+    "store": {"error"},
+    "error": PURE,
+    "settings": set(),
+    **{pure: set() for pure in PURE},
+}
+
+# Codes of pgspot that do not apply here, each with the reason.
+PGSPOT_IGNORED = {}
+
+
+def here(file):
+    return file.relative_to(setup.CHECKOUT)
+
+
+def rust_files():
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.rs"],
+        cwd=setup.CHECKOUT, capture_output=True, text=True, check=True,
+    )
+    files = [setup.CHECKOUT / line for line in tracked.stdout.splitlines()]
+    return [file for file in files if file.exists()]
+
+
+def code(text):
+    """Rust source with comments and strings blanked out, line by line as before."""
+    pattern = r'r(#*)".*?"\1|"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/|\'(?:\\.|[^\'\\\n])\''
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.S)
+
+
+def expected_files():
+    """Every test has an expected file and every expected file a test: a test that is not run is none."""
+    for kind in regress.KINDS:
+        yield from (f"{here(file)} has no expected file" for file in regress.unexpected(kind))
+        yield from (f"{here(file)} belongs to no test" for file in regress.orphans(kind))
+
+
+def unsafe_only_in_store():
+    """The word `unsafe` stands nowhere outside src/store, not even in a comment."""
+    for file in rust_files():
+        if STORE in file.parents:
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if re.search(r"\bunsafe\b", line):
+                yield f"{here(file)}:{number} says unsafe"
+
+
+def unsafe_says_why():
+    """Each unsafe block, impl and fn carries its reason: `// SAFETY:`, or `# Safety` in a fn's doc."""
+    starts = re.compile(r'\bunsafe\s+(\{|impl\b|trait\b|(?:extern\s+)?fn\s+\w)')
+    for file in rust_files():
+        lines = file.read_text().splitlines()
+        for number, line in enumerate(code(file.read_text()).splitlines()):
+            # `code` blanks the ABI of `unsafe extern "C" fn`
+            if starts.search(line) and not reason_above(lines, number):
+                yield f"{here(file)}:{number + 1} has no SAFETY comment"
+
+
+def reason_above(lines, number):
+    """Walks up through the comments, the attributes and the rest of the same statement."""
+    if "SAFETY:" in lines[number]:
+        return True
+    for line in reversed(lines[:number]):
+        line = line.strip()
+        if line.startswith("//"):
+            if "SAFETY:" in line or "# Safety" in line:
+                return True
+        elif not line.startswith("#[") and (not line or line[-1] in ";{},"):
+            return False
+    return False
+
+
+def imports(text, root):
+    """Top-level modules that this source names by `crate::…`, or by `super::…` where that is the root."""
+    text = code(text)
+    for group in re.findall(rf"\b(?:{root})::\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", text):
+        yield from re.findall(r"\w+", re.sub(r"\{[^{}]*\}|::\w+|\bas\s+\w+", "", group))
+    yield from re.findall(rf"\b(?:{root})::(\w+)", text)
+
+
+def layering():
+    """Who may import whom: lib, then api and worker, operations, store; pure modules import nothing."""
+    for file in sorted(SOURCE.rglob("*.rs")):
+        inside = file.relative_to(SOURCE).parts
+        module = inside[0].removesuffix(".rs")
+        if module not in MAY_IMPORT:
+            yield f"{here(file)} is in no layer of dev/check.py"
+            continue
+        root = "crate|super" if len(inside) == 1 else "crate|super::super"
+        for name in sorted(set(imports(file.read_text(), root)) - MAY_IMPORT[module] - {module}):
+            yield f"{here(file)} imports {name}"
+
+
+def pure_modules():
+    """Pure modules know nothing of PostgreSQL: no pgrx in their code."""
+    for name in sorted(PURE):
+        file = SOURCE / f"{name}.rs"
+        if not file.exists():
+            yield f"{here(file)} does not exist"
+        elif re.search(r"\bpgrx|\bpg_sys", code(file.read_text())):
+            yield f"{here(file)} uses pgrx"
+
+
+def pgspot():
+    """The generated install script gives nobody a way to take over whoever runs it."""
+    scripts = [f for f in build.package().rglob("outbox--*.sql") if f.name.count("--") == 1]
+    command = [sys.executable, "-m", "pgspot"]
+    for ignored in PGSPOT_IGNORED:
+        command += ["--ignore", ignored]
+    for script in scripts:
+        done = subprocess.run(
+            [*command, str(script)], env=setup.prepare(), capture_output=True, text=True
+        )
+        if done.returncode or "Errors: 0 Warnings: 0 Unknown: 0" not in done.stdout:
+            yield from (f"{script.name}: {line}" for line in (done.stdout + done.stderr).splitlines())
+    if len(scripts) != 1:
+        yield f"{len(scripts)} install scripts instead of one"
+
+
+CHECKS = [
+    expected_files,
+    unsafe_only_in_store,
+    unsafe_says_why,
+    layering,
+    pure_modules,
+    pgspot,
+]
+
+
+def run(names=None):
+    """Run these checks (None: all); prints a line each; returns (passed, failed)."""
+    passed = failed = 0
+    for check in CHECKS:
+        if names and check.__name__ not in names:
+            continue
+        try:
+            problems = list(check())
+        except subprocess.CalledProcessError as error:
+            problems = [f"{error.cmd[0]} failed: {error.stderr or ''}"]
+        passed, failed = (passed, failed + 1) if problems else (passed + 1, failed)
+        print(f"check      {check.__name__:30} {'FAILED' if problems else 'ok'}", flush=True)
+        for problem in problems:
+            print(f"    {problem}", flush=True)
+    return passed, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=", ".join(c.__name__ for c in CHECKS))
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - {c.__name__ for c in CHECKS}
+    if unknown:
+        raise setup.Missing(f"no check named {', '.join(sorted(unknown))}")
+    passed, failed = run(arguments.names)
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(setup.friendly(main))
