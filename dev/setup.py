@@ -146,14 +146,17 @@ def compiler():
 
 
 def pip():
-    """The command that runs pip, after asking Python to bring its own if there is none."""
+    """The command that runs pip: an installed one, else the one that Python carries for venvs."""
     os.environ["PIP_ROOT_USER_ACTION"] = "ignore"  # --target touches nothing of the system
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    for attempt in ("is it here?", "is it now?"):
-        if subprocess.run([*command, "--version"], capture_output=True).returncode == 0:
-            return command
-        if attempt == "is it here?":
-            subprocess.run([sys.executable, "-m", "ensurepip", "--user"], capture_output=True)
+    options = ["--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip"]
+    if subprocess.run([*command, "--version"], capture_output=True).returncode == 0:
+        return command + options
+    with contextlib.suppress(ImportError):
+        import ensurepip
+
+        for wheel in Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"):
+            return [sys.executable, wheel / "pip", *options]
     raise Missing("Python has no pip; on Debian or Ubuntu: apt install python3-pip")
 
 
