@@ -26,7 +26,8 @@ def build(environment):
     major = environment["PG"]
     folder = setup.CHECKOUT / "target" / "package" / f"pg{major}"
     shutil.rmtree(folder, ignore_errors=True)
-    command = ["cargo", "pgrx", "package", "--pg-config", environment["PG_CONFIG"]]
+    # not `cargo pgrx`, which may find another cargo-pgrx than the one that was prepared
+    command = ["cargo-pgrx", "pgrx", "package", "--pg-config", environment["PG_CONFIG"]]
     command += ["--out-dir", str(folder), "--no-default-features", "--features", f"pg{major}"]
     subprocess.run(command, cwd=setup.CHECKOUT, env=environment, check=True)
     return folder
