@@ -1,0 +1,118 @@
+-- The SQL surface, in the order a message lives. src/api.rs implements each function under the same name.
+--
+-- One function per name. VOLATILE, PARALLEL UNSAFE, never STRICT: a NULL where none is allowed is an error (22004).
+-- Functions that reach the tables directly need no rights on them, so only the one that runs SQL is SECURITY DEFINER.
+
+CREATE FUNCTION outbox.append (
+    topic pg_catalog.text,
+    type pg_catalog.text,
+    payload pg_catalog.jsonb,
+    id pg_catalog.uuid DEFAULT NULL,
+    available_at pg_catalog.timestamptz DEFAULT NULL,
+    key pg_catalog.text DEFAULT NULL,
+    headers pg_catalog.jsonb DEFAULT NULL
+)
+RETURNS pg_catalog.uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'append_wrapper';
+
+COMMENT ON FUNCTION outbox.append IS
+'Appends a message in the caller''s transaction and returns its id. An id that is still stored is a duplicate: nothing is written and the same id comes back. available_at in the future delays it; key is its ordering key, headers a JSON object. Errors: 22004, 22023, 54000 (payload too large), 25006.';
+
+CREATE FUNCTION outbox.append_batch (topic pg_catalog.text, messages pg_catalog.jsonb)
+RETURNS SETOF pg_catalog.uuid
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'append_batch_wrapper';
+
+COMMENT ON FUNCTION outbox.append_batch IS
+'Appends a JSON array of up to 10000 objects {type, payload, id?, available_at?, key?, headers?}, all or none, and returns their ids in input order. available_at is ISO 8601 with an offset. Errors: 22004, 22023, 22P02 (malformed id), 54000, 25006.';
+
+CREATE FUNCTION outbox.claim (
+    owner pg_catalog.text,
+    topic pg_catalog.text DEFAULT NULL,
+    batch_size pg_catalog.int4 DEFAULT NULL,
+    lease_seconds pg_catalog.int4 DEFAULT NULL,
+    wait_seconds pg_catalog.int4 DEFAULT 0
+)
+RETURNS SETOF outbox.claimed
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'claim_wrapper';
+
+COMMENT ON FUNCTION outbox.claim IS
+'Leases up to batch_size (1-500) ready messages of topic, or of any, to owner for lease_seconds (1-43200), oldest first. Each row''s token is needed to answer. With nothing ready it waits up to wait_seconds (0-60). Never waits for another transaction. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION outbox.complete (token pg_catalog.uuid)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'complete_wrapper';
+
+COMMENT ON FUNCTION outbox.complete IS
+'Delivered: true if token is the message''s current lease, false (and nothing changes) if it is stale. Errors: 22004, 25006.';
+
+CREATE FUNCTION outbox.complete_batch (tokens pg_catalog.uuid[])
+RETURNS TABLE (token pg_catalog.uuid, completed pg_catalog.bool)
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'complete_batch_wrapper';
+
+COMMENT ON FUNCTION outbox.complete_batch IS
+'As outbox.complete() for up to 10000 tokens, answered in input order; a repeated token is true once. Errors: 22004, 22023 (dimensions), 54000, 25006.';
+
+CREATE FUNCTION outbox.fail (
+    token pg_catalog.uuid,
+    error pg_catalog.text DEFAULT NULL,
+    retry_at pg_catalog.timestamptz DEFAULT NULL
+)
+RETURNS pg_catalog.text
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'fail_wrapper';
+
+COMMENT ON FUNCTION outbox.fail IS
+'Not delivered: returns waiting, or dead after the last allowed attempt, or NULL for a stale token. The next attempt is due at retry_at, or after outbox.backoff_seconds doubled with every attempt. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION outbox.abandon (token pg_catalog.uuid, error pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'abandon_wrapper';
+
+COMMENT ON FUNCTION outbox.abandon IS
+'Gives a message up: it is dead now. False for a stale token. Errors: 22004, 25006.';
+
+CREATE FUNCTION outbox.extend (token pg_catalog.uuid, lease_seconds pg_catalog.int4 DEFAULT NULL)
+RETURNS pg_catalog.timestamptz
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'extend_wrapper';
+
+COMMENT ON FUNCTION outbox.extend IS
+'Makes the lease end lease_seconds (1-43200) from now and returns that time, or NULL for a stale token. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION outbox.release (token pg_catalog.uuid)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'release_wrapper';
+
+COMMENT ON FUNCTION outbox.release IS
+'Gives a message back at once, its attempt uncounted. False for a stale token. Errors: 22004, 25006.';
+
+CREATE FUNCTION outbox.consume_once (consumer pg_catalog.text, message_id pg_catalog.uuid)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'consume_once_wrapper';
+
+COMMENT ON FUNCTION outbox.consume_once IS
+'True exactly once per committed (consumer, message): apply the effect in the same transaction. Waits for a transaction that is storing the same marker. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION outbox.retry_dead (id pg_catalog.uuid)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'retry_dead_wrapper';
+
+COMMENT ON FUNCTION outbox.retry_dead IS
+'Gives a dead message another life: ready, no attempts counted, its place in line kept. True if it was dead. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION outbox.purge (max_messages pg_catalog.int4 DEFAULT 10000)
+RETURNS pg_catalog.int8
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'purge_wrapper';
+
+COMMENT ON FUNCTION outbox.purge IS
+'Deletes at most max_messages delivered and dead messages past their retention, and consumers'' markers past theirs; returns how many messages. Repeat until 0. Errors: 22004, 22023, 25006.';

@@ -1,0 +1,6 @@
+-- Nothing for PUBLIC: a role gets EXECUTE (and USAGE on the schema) by GRANT, and nobody but the owner gets the tables.
+REVOKE ALL ON SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON TYPE outbox.claimed FROM PUBLIC;

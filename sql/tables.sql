@@ -1,0 +1,114 @@
+-- A message has two halves with opposite lives. Its envelope is written once and never changes; its delivery
+-- changes a few times and is then over, leaving a receipt. What is wide is append-only, what changes is narrow.
+--
+-- No foreign keys, no CHECK that a user's input can reach (it would print the payload), no triggers.
+-- Names are compared bytewise (collation "C"), so that no upgrade of a collation library can break an index.
+
+-- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + place in the call.
+CREATE SEQUENCE outbox.arrival AS pg_catalog.int8;
+
+CREATE TABLE outbox.envelope (
+    seq pg_catalog.int8 NOT NULL,
+    id pg_catalog.uuid NOT NULL,
+    occurred_at pg_catalog.timestamptz NOT NULL,
+    available_at pg_catalog.timestamptz,
+    topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    type pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    key pg_catalog.text COLLATE pg_catalog."C",
+    payload pg_catalog.jsonb NOT NULL,
+    headers pg_catalog.jsonb,
+    CONSTRAINT envelope_pkey PRIMARY KEY (seq),
+    CONSTRAINT envelope_id_key UNIQUE (id)
+);
+
+-- place: r = in the ready index (ready or leased), w = waiting, x = dead. "Leased" is no place of its own: a claim
+-- must change no column that an index or its predicate uses, or its update is not HOT. Fillfactor 50 leaves each
+-- page room for one new version of every row: all claims HOT, 88 bytes of WAL; at 100 none, 249 bytes.
+CREATE TABLE outbox.delivery (
+    seq pg_catalog.int8 NOT NULL,
+    lease pg_catalog.int8 NOT NULL,
+    leased_until pg_catalog.timestamptz,
+    available_at pg_catalog.timestamptz,
+    ended_at pg_catalog.timestamptz,
+    attempts pg_catalog.int2 NOT NULL,
+    place pg_catalog."char" NOT NULL,
+    topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    key pg_catalog.text COLLATE pg_catalog."C",
+    lease_owner pg_catalog.text COLLATE pg_catalog."C",
+    last_error pg_catalog.text COLLATE pg_catalog."C",
+    CONSTRAINT delivery_pkey PRIMARY KEY (seq)
+) WITH (fillfactor = 50);
+
+CREATE INDEX delivery_ready ON outbox.delivery (topic, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char";
+CREATE INDEX delivery_waiting ON outbox.delivery (available_at)
+    WHERE place OPERATOR(pg_catalog.=) 'w'::pg_catalog."char";
+CREATE INDEX delivery_waiting_topic ON outbox.delivery (topic, available_at)
+    WHERE place OPERATOR(pg_catalog.=) 'w'::pg_catalog."char";
+CREATE INDEX delivery_dead ON outbox.delivery (topic, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char";
+
+CREATE TABLE outbox.receipt (
+    seq pg_catalog.int8 NOT NULL,
+    delivered_at pg_catalog.timestamptz NOT NULL,
+    attempts pg_catalog.int2 NOT NULL,
+    lease_owner pg_catalog.text COLLATE pg_catalog."C",
+    CONSTRAINT receipt_pkey PRIMARY KEY (seq)
+);
+
+CREATE INDEX receipt_delivered_at ON outbox.receipt (delivered_at);
+
+CREATE TABLE outbox.processed (
+    consumer pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    message_id pg_catalog.uuid NOT NULL,
+    processed_at pg_catalog.timestamptz NOT NULL,
+    CONSTRAINT processed_pkey PRIMARY KEY (consumer, message_id)
+);
+
+CREATE INDEX processed_processed_at ON outbox.processed (processed_at);
+
+-- A row only where an operator has set something; NULL means: as the setting of that name.
+CREATE TABLE outbox.topic (
+    topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    paused pg_catalog.bool NOT NULL DEFAULT false,
+    max_attempts pg_catalog.int4,
+    backoff_seconds pg_catalog.int4,
+    backoff_max_seconds pg_catalog.int4,
+    lease_seconds pg_catalog.int4,
+    batch_size pg_catalog.int4,
+    retention_days pg_catalog.int4,
+    CONSTRAINT topic_pkey PRIMARY KEY (topic)
+);
+
+-- What claim returns. Its columns may grow at the end, never change.
+CREATE TYPE outbox.claimed AS (
+    id pg_catalog.uuid,
+    token pg_catalog.uuid,
+    topic pg_catalog.text,
+    type pg_catalog.text,
+    payload pg_catalog.jsonb,
+    occurred_at pg_catalog.timestamptz,
+    key pg_catalog.text,
+    headers pg_catalog.jsonb,
+    attempts pg_catalog.int4,
+    leased_until pg_catalog.timestamptz
+);
+
+COMMENT ON SEQUENCE outbox.arrival IS 'Arrival order: one value numbers up to 1024 messages of one call. Private.';
+COMMENT ON TABLE outbox.envelope IS 'What a message is: written once, never changed. Private; read outbox.message.';
+COMMENT ON TABLE outbox.delivery IS 'What is still to be done for a message: ready, leased, waiting or dead. Private; read outbox.message.';
+COMMENT ON TABLE outbox.receipt IS 'What is left of a delivery that was completed. Private; read outbox.message.';
+COMMENT ON TABLE outbox.processed IS 'Markers of outbox.consume_once(): consumer has applied the effect of message_id. outbox.purge() removes them.';
+COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something; NULL means: as the setting of that name';
+COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
+COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token; 0 means none';
+COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, x dead';
+COMMENT ON COLUMN outbox.envelope.available_at IS 'As the producer asked; NULL means at once';
+
+-- pg_dump takes the rows along.
+SELECT pg_catalog.pg_extension_config_dump('outbox.arrival', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.envelope', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.delivery', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.receipt', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.processed', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox.topic', '');

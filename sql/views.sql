@@ -1,0 +1,45 @@
+-- One row per stored message. A lease that ran out on the last allowed attempt shows as dead here although nobody
+-- has recorded the death yet. The default of outbox.max_attempts stands here for sessions without the library.
+CREATE VIEW outbox.message AS
+SELECT e.id,
+       e.topic,
+       e.type AS event_type,
+       e.payload,
+       e.occurred_at AS created_at,
+       coalesce(d.available_at, e.available_at, e.occurred_at) AS available_at,
+       coalesce(d.attempts, r.attempts)::pg_catalog.int4 AS attempts,
+       CASE WHEN s.state OPERATOR(pg_catalog.=) 'leased' THEN d.leased_until END AS leased_until,
+       CASE WHEN s.state OPERATOR(pg_catalog.=) ANY ('{leased,dead}'::pg_catalog.text[]) THEN d.lease_owner
+            ELSE r.lease_owner END AS lease_owner,
+       r.delivered_at,
+       CASE WHEN s.state OPERATOR(pg_catalog.=) 'dead' THEN coalesce(d.ended_at, d.leased_until) END AS dead_at,
+       CASE WHEN s.state OPERATOR(pg_catalog.=) 'dead'
+             AND d.place OPERATOR(pg_catalog.<>) 'x'::pg_catalog."char" THEN 'lease expired'
+            ELSE d.last_error END AS last_error,
+       e.key,
+       e.headers,
+       s.state
+  FROM outbox.envelope AS e
+ CROSS JOIN (SELECT pg_catalog.clock_timestamp() AS clock) AS c
+  LEFT JOIN outbox.delivery AS d ON d.seq OPERATOR(pg_catalog.=) e.seq
+  LEFT JOIN outbox.receipt AS r ON r.seq OPERATOR(pg_catalog.=) e.seq
+  LEFT JOIN outbox.topic AS t ON t.topic OPERATOR(pg_catalog.=) e.topic
+ CROSS JOIN LATERAL (SELECT
+        CASE WHEN r.seq IS NOT NULL THEN 'delivered'
+             WHEN d.place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" THEN 'dead'
+             WHEN d.leased_until OPERATOR(pg_catalog.>) c.clock THEN 'leased'
+             WHEN d.leased_until IS NOT NULL AND d.attempts OPERATOR(pg_catalog.>=) coalesce(
+                    t.max_attempts,
+                    pg_catalog.current_setting('outbox.max_attempts', true)::pg_catalog.int4,
+                    8) THEN 'dead'
+             WHEN d.place OPERATOR(pg_catalog.=) 'w'::pg_catalog."char"
+                  AND d.available_at OPERATOR(pg_catalog.>) c.clock THEN 'waiting'
+             ELSE 'ready' END AS state) AS s;
+
+COMMENT ON VIEW outbox.message IS 'Every stored message and its state: ready, leased, waiting, delivered or dead. Never shows a token.';
+COMMENT ON COLUMN outbox.message.available_at IS 'When the message is, or was last, due';
+COMMENT ON COLUMN outbox.message.attempts IS 'Deliveries started';
+COMMENT ON COLUMN outbox.message.leased_until IS 'End of the running lease; NULL if there is none';
+COMMENT ON COLUMN outbox.message.lease_owner IS 'Who holds the lease, or who delivered the message or had it when it died';
+COMMENT ON COLUMN outbox.message.last_error IS 'What the last failed attempt reported, at most 8 kB';
+COMMENT ON COLUMN outbox.message.state IS 'ready, leased, waiting, delivered or dead';

@@ -1,0 +1,118 @@
+//! The SQL surface, in the order a message lives: arguments in, rows out. `sql/functions.sql` declares
+//! and documents each function; names, order and types of the arguments are the same there.
+//!
+//! Every argument is an Option: pgrx makes a function STRICT otherwise, and a NULL would silently answer NULL.
+//! Every error is an ErrorReport, by value: the only type in which pgrx keeps a SQLSTATE.
+#![allow(clippy::result_large_err)]
+
+use crate::store::rows::{Caller, ClaimedRows};
+use crate::store::server::writing;
+use crate::store::value::{Json, Text, Time, UuidArray, uuid};
+use crate::{append, claim, dead_letter, inbox, purge, settle};
+use pgrx::Uuid;
+use pgrx::iter::{SetOfIterator, TableIterator};
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+
+fn sql_uuid(id: uuid::Uuid) -> Uuid {
+    Uuid::from_bytes(id.into_bytes())
+}
+
+#[pg_extern(sql = false)]
+fn append(
+    topic: Option<Text<'_>>,
+    r#type: Option<Text<'_>>,
+    payload: Option<Json<'_>>,
+    id: Option<Uuid>,
+    available_at: Option<Time>,
+    key: Option<Text<'_>>,
+    headers: Option<Json<'_>>,
+) -> Result<Uuid, ErrorReport> {
+    writing(c"outbox.append()");
+    let draft = append::Draft { kind: r#type, payload, id: id.map(uuid), available_at, key, headers };
+    Ok(sql_uuid(append::append(topic, draft)?))
+}
+
+#[pg_extern(sql = false)]
+fn append_batch(
+    topic: Option<Text<'_>>,
+    messages: Option<Json<'_>>,
+) -> Result<SetOfIterator<'static, Uuid>, ErrorReport> {
+    writing(c"outbox.append_batch()");
+    let ids = append::append_batch(topic, messages)?;
+    Ok(SetOfIterator::new(ids.into_iter().map(sql_uuid)))
+}
+
+#[pg_extern(sql = false)]
+fn claim<'fcx>(
+    owner: Option<Text<'fcx>>,
+    topic: Option<Text<'fcx>>,
+    batch_size: Option<i32>,
+    lease_seconds: Option<i32>,
+    wait_seconds: Option<i32>,
+    caller: Caller<'fcx>,
+) -> Result<ClaimedRows<'fcx>, ErrorReport> {
+    writing(c"outbox.claim()");
+    Ok(claim::claim(claim::Request { owner, topic, batch_size, lease_seconds, wait_seconds }, caller)?)
+}
+
+#[pg_extern(sql = false)]
+fn complete(token: Option<Uuid>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.complete()");
+    Ok(settle::complete(token.map(uuid))?)
+}
+
+#[pg_extern(sql = false)]
+fn complete_batch(
+    tokens: Option<UuidArray>,
+) -> Result<TableIterator<'static, (name!(token, Uuid), name!(completed, bool))>, ErrorReport> {
+    writing(c"outbox.complete_batch()");
+    let answers = settle::complete_batch(tokens)?;
+    Ok(TableIterator::new(answers.into_iter().map(|(token, completed)| (sql_uuid(token), completed))))
+}
+
+#[pg_extern(sql = false)]
+fn fail(
+    token: Option<Uuid>,
+    error: Option<Text<'_>>,
+    retry_at: Option<Time>,
+) -> Result<Option<String>, ErrorReport> {
+    writing(c"outbox.fail()");
+    Ok(settle::fail(token.map(uuid), error, retry_at)?.map(String::from))
+}
+
+#[pg_extern(sql = false)]
+fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.abandon()");
+    Ok(settle::abandon(token.map(uuid), error)?)
+}
+
+#[pg_extern(sql = false)]
+fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, ErrorReport> {
+    writing(c"outbox.extend()");
+    Ok(settle::extend(token.map(uuid), lease_seconds)?)
+}
+
+#[pg_extern(sql = false)]
+fn release(token: Option<Uuid>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.release()");
+    Ok(settle::release(token.map(uuid))?)
+}
+
+#[pg_extern(sql = false)]
+fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.consume_once()");
+    Ok(inbox::consume_once(consumer, message_id.map(uuid))?)
+}
+
+#[pg_extern(sql = false)]
+fn retry_dead(id: Option<Uuid>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.retry_dead()");
+    Ok(dead_letter::retry_dead(id.map(uuid))?)
+}
+
+#[pg_extern(sql = false)]
+fn purge(max_messages: Option<i32>) -> Result<i64, ErrorReport> {
+    writing(c"outbox.purge()");
+    Ok(purge::purge(max_messages)?.messages)
+}

@@ -1,0 +1,171 @@
+//! Producer side: `append` and `append_batch` write envelope and delivery in the caller's transaction.
+//!
+//! In Rust because a batch goes in page by page (heap_multi_insert) and a payload is stored as the server passed it:
+//! neither is within reach of PL/pgSQL.
+
+use crate::argument::{self, Fault};
+use crate::error::Error;
+use crate::settings;
+use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes};
+use crate::store::server;
+use crate::store::table::{self, Access, Table};
+use crate::store::value::{Json, Text, Time};
+use uuid::Uuid;
+
+/// Messages that one value of the arrival sequence numbers.
+const BLOCK: usize = 1024;
+
+/// A message as the caller gave it.
+#[derive(Default)]
+pub struct Draft<'a> {
+    pub kind: Option<Text<'a>>,
+    pub payload: Option<Json<'a>>,
+    pub id: Option<Uuid>,
+    pub available_at: Option<Time>,
+    pub key: Option<Text<'a>>,
+    pub headers: Option<Json<'a>>,
+}
+
+/// A draft that passed its checks.
+struct Message<'a> {
+    kind: Text<'a>,
+    payload: Json<'a>,
+    draft: Draft<'a>,
+}
+
+/// Appends one message and returns its id; an id that is already stored is returned and nothing is written.
+pub fn append(topic: Option<Text<'_>>, message: Draft<'_>) -> Result<Uuid, Error> {
+    let topic = argument::required("topic", topic)?;
+    argument::name("topic", topic.bytes())?;
+    let mut ids = store(topic, &[checked(message)?])?;
+    Ok(ids.swap_remove(0))
+}
+
+/// Appends the elements of a JSON array, all or none, and returns their ids in input order.
+pub fn append_batch(topic: Option<Text<'_>>, messages: Option<Json<'_>>) -> Result<Vec<Uuid>, Error> {
+    let topic = argument::required("topic", topic)?;
+    let messages = argument::required("messages", messages)?;
+    argument::name("topic", topic.bytes())?;
+    let elements = messages.elements().ok_or(Fault::NotAnArray("messages"))?;
+    argument::array("messages", 1, elements.len())?;
+    let mut batch = Vec::with_capacity(elements.len());
+    for (place, element) in elements.enumerate() {
+        let in_element = |error| Error::Element(place + 1, Box::new(error));
+        batch.push(member::draft(&element).and_then(checked).map_err(in_element)?);
+    }
+    if batch.is_empty() {
+        return Ok(Vec::new());
+    }
+    store(topic, &batch)
+}
+
+fn checked(draft: Draft<'_>) -> Result<Message<'_>, Error> {
+    let limit = settings::max_payload_bytes();
+    let kind = argument::required("type", draft.kind)?;
+    let payload = argument::required("payload", draft.payload)?;
+    argument::name("type", kind.bytes())?;
+    if let Some(key) = draft.key {
+        argument::name("key", key.bytes())?;
+    }
+    if draft.id.is_some_and(|id| id.is_nil()) {
+        return Err(Fault::NilUuid("id").into());
+    }
+    if draft.available_at.is_some_and(|time| !time.is_finite()) {
+        return Err(Fault::NotFinite("available_at").into());
+    }
+    argument::size("payload", payload.size(), limit)?;
+    if let Some(headers) = draft.headers {
+        argument::size("headers", headers.size(), limit)?;
+        if !headers.is_object() {
+            return Err(Fault::NotAnObject("headers").into());
+        }
+    }
+    Ok(Message { kind, payload, draft })
+}
+
+/// Numbers the messages in input order and writes those that are not stored yet.
+fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> {
+    let any_given = messages.iter().any(|message| message.draft.id.is_some());
+    let access = if any_given { Access::WriteNew } else { Access::Write };
+    let envelopes = Table::<Envelopes>::open(access)?;
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let mut ids = Vec::with_capacity(messages.len());
+    let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
+    let now = server::clock();
+    for block in messages.chunks(BLOCK) {
+        let first = table::next_arrival()? * BLOCK as i64;
+        for (seq, message) in (first..).zip(block) {
+            let Message { kind, payload, ref draft } = *message;
+            let id = draft.id.unwrap_or_else(Uuid::now_v7);
+            ids.push(id);
+            let list = if draft.id.is_some() { &mut given } else { &mut fresh };
+            list.push(Envelope {
+                seq,
+                id,
+                occurred_at: now,
+                available_at: draft.available_at,
+                topic,
+                kind,
+                key: draft.key,
+                payload,
+                headers: draft.headers,
+            });
+        }
+    }
+    // An id of the caller's may be stored already, or be on its way in another transaction. Those are tried one by
+    // one, in the order of their ids, so that two batches that share some cannot wait for each other in a circle.
+    given.sort_by_key(|envelope| envelope.id);
+    envelopes.insert_all(&fresh);
+    for envelope in given {
+        if envelopes.insert_new(&envelope)? {
+            fresh.push(envelope);
+        }
+    }
+    let new: Vec<Delivery<'_>> = fresh
+        .iter()
+        .map(|envelope| Delivery::new(envelope.seq, topic, envelope.key, envelope.available_at, now))
+        .collect();
+    deliveries.insert_all(&new);
+    Ok(ids)
+}
+
+/// One element of `append_batch`'s array.
+mod member {
+    use super::*;
+    use crate::store::json::Value;
+
+    pub fn draft<'a>(element: &Value<'a>) -> Result<Draft<'a>, Error> {
+        if element.is_null() {
+            return Err(Fault::NullElement("messages").into());
+        }
+        let members = element.members().ok_or(Fault::NotAnObject("the element"))?;
+        let mut draft = Draft::default();
+        for (name, value) in members {
+            let given = !value.is_null();
+            match name {
+                b"payload" => draft.payload = Some(value.into_json()),
+                b"type" if given => draft.kind = Some(text("type", &value)?),
+                b"id" if given => draft.id = Some(uuid(&value)?),
+                b"available_at" if given => draft.available_at = Some(time(&value)?),
+                b"key" if given => draft.key = Some(text("key", &value)?),
+                b"headers" if given => draft.headers = Some(value.into_json()),
+                b"type" | b"id" | b"available_at" | b"key" | b"headers" => {}
+                unknown => return Err(Fault::unknown_key(unknown).into()),
+            }
+        }
+        Ok(draft)
+    }
+
+    fn text(name: &'static str, value: &Value<'_>) -> Result<Text<'static>, Fault> {
+        value.text().map(Text::new).ok_or(Fault::NotText(name))
+    }
+
+    fn time(value: &Value<'_>) -> Result<Time, Fault> {
+        argument::iso_time("available_at", value.text().unwrap_or_default()).map(Time)
+    }
+
+    fn uuid(value: &Value<'_>) -> Result<Uuid, Error> {
+        let text = value.text().ok_or(Fault::NotText("id"))?;
+        Uuid::try_parse_ascii(text).map_err(|_| Error::MalformedUuid("id"))
+    }
+}

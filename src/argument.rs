@@ -1,0 +1,175 @@
+//! What a caller may pass, as pure rules: ranges, names, times, sizes. `error.rs` gives each fault its SQLSTATE.
+
+/// The longest topic, type, key, owner or consumer, in bytes.
+pub const NAME_BYTES: usize = 255;
+/// The most elements an array argument may hold.
+pub const ARRAY_ELEMENTS: usize = 10_000;
+/// The most messages one claim leases.
+pub const BATCH_SIZE: std::ops::RangeInclusive<i32> = 1..=500;
+/// The length of a lease, in seconds, when a call passes one.
+pub const LEASE_SECONDS: std::ops::RangeInclusive<i32> = 1..=43_200;
+/// How long a claim may wait, in seconds.
+pub const WAIT_SECONDS: std::ops::RangeInclusive<i32> = 0..=60;
+
+/// Why an argument is refused. The first field is the argument's name as the caller wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    Null(&'static str),
+    NullElement(&'static str),
+    Blank(&'static str),
+    Control(&'static str),
+    TooLong(&'static str, usize),
+    OutOfRange(&'static str, i32, i32, i32),
+    NotPositive(&'static str, i32),
+    NilUuid(&'static str),
+    NotFinite(&'static str),
+    Dimensions(&'static str, i32),
+    TooManyElements(&'static str, usize),
+    TooLarge(&'static str, usize, i32),
+    NotAnObject(&'static str),
+    NotAnArray(&'static str),
+    UnknownKey(String),
+    NotText(&'static str),
+    /// Not ISO 8601 with an offset.
+    NotATime(&'static str),
+}
+
+impl Fault {
+    /// A key that `append_batch` does not know, shortened.
+    pub fn unknown_key(key: &[u8]) -> Fault {
+        Fault::UnknownKey(String::from_utf8_lossy(key).chars().take(64).collect())
+    }
+}
+
+/// Refuses NULL for `argument`.
+pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Fault> {
+    value.ok_or(Fault::Null(argument))
+}
+
+/// A topic, type, key, owner or consumer: 1 to 255 bytes, not only white space, no control characters.
+/// Bytes that are not UTF-8 (databases of another encoding) are judged byte by byte.
+pub fn name(argument: &'static str, bytes: &[u8]) -> Result<(), Fault> {
+    if bytes.len() > NAME_BYTES {
+        return Err(Fault::TooLong(argument, bytes.len()));
+    }
+    let (blank, control) = match std::str::from_utf8(bytes) {
+        Ok(text) => (text.trim().is_empty(), text.contains(char::is_control)),
+        Err(_) => (bytes.trim_ascii().is_empty(), bytes.iter().any(u8::is_ascii_control)),
+    };
+    // A tab alone is blank and a control character; say the more useful of the two.
+    if control {
+        return Err(Fault::Control(argument));
+    }
+    if blank {
+        return Err(Fault::Blank(argument));
+    }
+    Ok(())
+}
+
+/// A value inside its range.
+pub fn within(
+    argument: &'static str,
+    value: i32,
+    range: std::ops::RangeInclusive<i32>,
+) -> Result<i32, Fault> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(Fault::OutOfRange(argument, value, *range.start(), *range.end()))
+}
+
+/// A count of at least one.
+pub fn positive(argument: &'static str, value: i32) -> Result<i32, Fault> {
+    if value > 0 { Ok(value) } else { Err(Fault::NotPositive(argument, value)) }
+}
+
+/// An array of one dimension, or empty, and not too long.
+pub fn array(argument: &'static str, dimensions: i32, elements: usize) -> Result<(), Fault> {
+    if dimensions > 1 {
+        return Err(Fault::Dimensions(argument, dimensions));
+    }
+    if elements > ARRAY_ELEMENTS {
+        return Err(Fault::TooManyElements(argument, elements));
+    }
+    Ok(())
+}
+
+/// A jsonb value of at most `limit` bytes, uncompressed.
+pub fn size(argument: &'static str, bytes: usize, limit: i32) -> Result<(), Fault> {
+    if i64::try_from(bytes).is_ok_and(|bytes| bytes <= i64::from(limit)) {
+        return Ok(());
+    }
+    Err(Fault::TooLarge(argument, bytes, limit))
+}
+
+/// Microseconds since 2000-01-01 UTC of an ISO 8601 date and time with an offset.
+pub fn iso_time(argument: &'static str, text: &[u8]) -> Result<i64, Fault> {
+    const UNIX_TO_2000_SECONDS: i128 = 946_684_800;
+    let fault = || Fault::NotATime(argument);
+    let text = std::str::from_utf8(text).map_err(|_| fault())?;
+    let format = &time::format_description::well_known::Iso8601::PARSING;
+    let time = time::OffsetDateTime::parse(text, format).map_err(|_| fault())?;
+    let micros = time.unix_timestamp_nanos().div_euclid(1_000) - UNIX_TO_2000_SECONDS * 1_000_000;
+    i64::try_from(micros).map_err(|_| fault())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(name("topic", b"orders"), Ok(()));
+        assert_eq!(name("topic", "bestellungen-ü".as_bytes()), Ok(()));
+        assert_eq!(name("topic", b""), Err(Fault::Blank("topic")));
+        assert_eq!(name("topic", b"   "), Err(Fault::Blank("topic")));
+        assert_eq!(name("topic", "\u{3000}\u{a0}".as_bytes()), Err(Fault::Blank("topic")));
+        assert_eq!(name("topic", b"a\tb"), Err(Fault::Control("topic")));
+        assert_eq!(name("topic", "a\u{85}b".as_bytes()), Err(Fault::Control("topic")));
+        assert_eq!(name("topic", b"\xe9\x07"), Err(Fault::Control("topic")));
+        assert_eq!(name("topic", b"\xe9t\xe9"), Ok(()));
+        assert_eq!(name("topic", &[b'a'; 255]), Ok(()));
+        assert_eq!(name("topic", &[b'a'; 256]), Err(Fault::TooLong("topic", 256)));
+    }
+
+    #[test]
+    fn times_need_an_offset() {
+        assert_eq!(iso_time("t", b"2000-01-01T00:00:00Z"), Ok(0));
+        assert_eq!(iso_time("t", b"2000-01-01T01:00:00.000001+01:00"), Ok(1));
+        assert_eq!(iso_time("t", b"1999-12-31T23:59:59.9999999Z"), Ok(-1));
+        assert_eq!(iso_time("t", b"2000-01-01T00:00:00+00"), Ok(0));
+        for bad in
+            ["", "now", "infinity", "2000-01-01", "2000-01-01T00:00:00", "1735689600", "2000-13-01T00:00:00Z"]
+        {
+            assert_eq!(iso_time("t", bad.as_bytes()), Err(Fault::NotATime("t")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn limits_are_inclusive() {
+        assert_eq!(within("batch_size", 500, BATCH_SIZE), Ok(500));
+        assert_eq!(within("batch_size", 501, BATCH_SIZE), Err(Fault::OutOfRange("batch_size", 501, 1, 500)));
+        assert_eq!(size("payload", 1024, 1024), Ok(()));
+        assert_eq!(size("payload", 1025, 1024), Err(Fault::TooLarge("payload", 1025, 1024)));
+        assert_eq!(array("tokens", 0, 0), Ok(()));
+        assert_eq!(array("tokens", 2, 4), Err(Fault::Dimensions("tokens", 2)));
+        assert_eq!(array("tokens", 1, 10_001), Err(Fault::TooManyElements("tokens", 10_001)));
+        assert_eq!(positive("max_messages", 0), Err(Fault::NotPositive("max_messages", 0)));
+    }
+
+    proptest! {
+        #[test]
+        fn an_accepted_name_is_short_visible_text(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if name("topic", &bytes).is_ok() {
+                prop_assert!((1..=NAME_BYTES).contains(&bytes.len()));
+                prop_assert!(!bytes.iter().any(u8::is_ascii_control));
+            }
+        }
+
+        #[test]
+        fn any_text_as_a_time_is_a_time_or_a_fault(text in ".{0,40}") {
+            let _ = iso_time("t", text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Giving a dead message another life.
+
+use crate::argument::{self, Fault};
+use crate::error::Error;
+use crate::settings;
+use crate::store::record::{Deliveries, Place, Topics};
+use crate::store::scan::{self, Scan, TopicRules};
+use crate::store::server;
+use crate::store::snapshot::Latest;
+use crate::store::table::{Access, Outcome, Table, Wait};
+use uuid::Uuid;
+
+/// Ready again with no attempts counted, at its old place. True if it was dead, recorded or not.
+pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
+    let id = argument::required("id", id)?;
+    if id.is_nil() {
+        return Err(Fault::NilUuid("id").into());
+    }
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let topics = Table::<Topics>::open(Access::Read)?;
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let Some(seq) = scan::seq_of(id, &snapshot)? else { return Ok(false) };
+        let mut scan = Scan::<Deliveries>::by_seq(&deliveries, &snapshot)?;
+        let Some(found) = scan.seek(seq) else { return Ok(false) };
+        let mut row = found.row;
+        if row.place != Place::Dead {
+            let limit = settings::max_attempts(&TopicRules::new(&topics, &snapshot).of(row.topic)?);
+            let now = server::clock();
+            if !row.has_expired_for_good(now, limit) {
+                return Ok(false);
+            }
+            row.die_exhausted(now);
+        }
+        row.revive();
+        if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
+            return Ok(true);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Every error of the extension and its SQLSTATE (contract section 2). Database errors pass through with their own.
+
+use crate::argument::{ARRAY_ELEMENTS, Fault, NAME_BYTES};
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+
+#[derive(Debug)]
+pub enum Error {
+    /// A bad argument.
+    Argument(Fault),
+    /// What is wrong with an element (from 1) of `append_batch`'s array.
+    Element(usize, Box<Error>),
+    /// The library and the installed extension do not match; holds the installed version, if any.
+    Version(Option<String>),
+    /// A set-returning function was called where no set can be taken.
+    NoSet,
+    /// Text that is no uuid.
+    MalformedUuid(&'static str),
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Error::Argument(fault)
+    }
+}
+
+impl From<Error> for ErrorReport {
+    fn from(error: Error) -> Self {
+        let Report { code, message, detail, hint } = Report::of(error);
+        let mut report = ErrorReport::new(code, message, "outbox");
+        if let Some(detail) = detail {
+            report = report.set_detail(detail);
+        }
+        if let Some(hint) = hint {
+            report = report.set_hint(hint);
+        }
+        report
+    }
+}
+
+/// What the user reads. Never a payload.
+struct Report {
+    code: Code,
+    message: String,
+    detail: Option<String>,
+    hint: Option<&'static str>,
+}
+
+impl Report {
+    fn new(code: Code, message: String) -> Self {
+        Report { code, message, detail: None, hint: None }
+    }
+
+    fn null(message: String) -> Self {
+        Report::new(Code::ERRCODE_NULL_VALUE_NOT_ALLOWED, message)
+    }
+
+    fn invalid(message: String) -> Self {
+        Report::new(Code::ERRCODE_INVALID_PARAMETER_VALUE, message)
+    }
+
+    fn too_much(message: String) -> Self {
+        Report::new(Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED, message)
+    }
+
+    fn detail(self, detail: String) -> Self {
+        Report { detail: Some(detail), ..self }
+    }
+
+    fn hint(self, hint: &'static str) -> Self {
+        Report { hint: Some(hint), ..self }
+    }
+
+    fn of(error: Error) -> Self {
+        match error {
+            Error::Argument(fault) => Report::of_fault(fault),
+            Error::Element(element, error) => {
+                let report = Report::of(*error);
+                Report { message: format!("message {element}: {}", report.message), ..report }
+            }
+            Error::Version(installed) => Report::new(
+                Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                match installed {
+                    Some(version) => format!(
+                        "library version {} does not match version {version} of the installed extension \"outbox\"",
+                        env!("CARGO_PKG_VERSION")
+                    ),
+                    None => "extension \"outbox\" is not completely installed".into(),
+                },
+            )
+            .hint("Run ALTER EXTENSION outbox UPDATE and connect again."),
+            Error::NoSet => Report::new(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                "set-valued function called in context that cannot accept a set".into(),
+            ),
+            Error::MalformedUuid(name) => Report::new(
+                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
+                format!("invalid input syntax for type uuid in {name}"),
+            ),
+        }
+    }
+
+    fn of_fault(fault: Fault) -> Self {
+        match fault {
+            Fault::Null(name) => Report::null(format!("{name} must not be null")),
+            Fault::NullElement(name) => Report::null(format!("{name} must not contain a null")),
+            Fault::Blank(name) => Report::invalid(format!("{name} must not be empty or blank")),
+            Fault::Control(name) => Report::invalid(format!("{name} must not contain control characters")),
+            Fault::TooLong(name, bytes) => Report::invalid(format!("{name} is too long"))
+                .detail(format!("It has {bytes} bytes; at most {NAME_BYTES} are allowed.")),
+            Fault::OutOfRange(name, value, least, most) => {
+                Report::invalid(format!("{name} must be between {least} and {most}, not {value}"))
+            }
+            Fault::NotPositive(name, value) => {
+                Report::invalid(format!("{name} must be at least 1, not {value}"))
+            }
+            Fault::NilUuid(name) => Report::invalid(format!("{name} must not be the nil uuid")),
+            Fault::NotFinite(name) => Report::invalid(format!("{name} must be a finite time")),
+            Fault::Dimensions(name, dimensions) => {
+                Report::invalid(format!("{name} must be an array of one dimension, not {dimensions}"))
+            }
+            Fault::TooManyElements(name, count) => Report::too_much(format!("{name} has too many elements"))
+                .detail(format!("It has {count}; at most {ARRAY_ELEMENTS} are allowed."))
+                .hint("Split it over several calls."),
+            Fault::TooLarge(name, bytes, limit) => Report::too_much(format!("{name} is too large"))
+                .detail(format!("It has {bytes} bytes; outbox.max_payload_bytes allows {limit}."))
+                .hint(
+                    "Store large bodies elsewhere and send a reference, or raise outbox.max_payload_bytes.",
+                ),
+            Fault::NotAnObject(name) => Report::invalid(format!("{name} must be a JSON object")),
+            Fault::NotAnArray(name) => Report::invalid(format!("{name} must be a JSON array")),
+            Fault::UnknownKey(key) => Report::invalid(format!("unknown key \"{key}\""))
+                .hint("The keys are type, payload, id, available_at, key and headers."),
+            Fault::NotText(name) => Report::invalid(format!("{name} must be a JSON string")),
+            Fault::NotATime(name) => {
+                Report::invalid(format!("{name} must be an ISO 8601 time with an offset"))
+                    .hint("Write it like 2030-01-31T08:00:00Z.")
+            }
+        }
+    }
+}

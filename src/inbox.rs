@@ -1,0 +1,21 @@
+//! Consumer side: `consume_once` makes a repeated delivery harmless.
+
+use crate::argument::{self, Fault};
+use crate::error::Error;
+use crate::store::record::{Marker, Markers};
+use crate::store::server;
+use crate::store::table::{Access, Table};
+use crate::store::value::Text;
+use uuid::Uuid;
+
+/// True once per committed (consumer, message). Waits for a transaction that is storing the same marker.
+pub fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<bool, Error> {
+    let consumer = argument::required("consumer", consumer)?;
+    let message_id = argument::required("message_id", message_id)?;
+    argument::name("consumer", consumer.bytes())?;
+    if message_id.is_nil() {
+        return Err(Fault::NilUuid("message_id").into());
+    }
+    let markers = Table::<Markers>::open(Access::WriteNew)?;
+    markers.insert_new(&Marker { consumer, message_id, processed_at: server::clock() })
+}

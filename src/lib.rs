@@ -1,0 +1,54 @@
+//! `outbox`: the transactional outbox as a PostgreSQL extension.
+//!
+//! The life of a message:
+//!
+//! 1. A producer's transaction calls `append`: an envelope (what the message is) and a delivery (what is still to be
+//!    done) are written with the business rows. If the transaction rolls back, there never was a message.
+//! 2. It commits: the message is ready. With `available_at` in the future it waits first.
+//! 3. A worker calls `claim`: the oldest ready messages are leased to it, each with a token, until `leased_until`.
+//! 4. The worker delivers and answers. Only the current token counts; a stale one changes nothing:
+//!    `complete` deletes the delivery and leaves a receipt: delivered.
+//!    `fail` makes it wait for its next attempt, or dead after the last one; `abandon` makes it dead at once.
+//!    `release` gives it back uncounted; `extend` keeps it longer.
+//! 5. No answer by `leased_until`: it is ready again, or dead if that was the last attempt.
+//! 6. `retry_dead` gives a dead message another life. `consume_once` makes a second delivery harmless.
+//! 7. `purge`, by hand or by the background worker, deletes what is over and past its retention.
+//!
+//! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
+//! inbox, purge), which never use each other; operations -> store, pure modules, settings, wake, error; settings ->
+//! store; store -> error. The pure modules (argument, backoff, token) use nothing of ours and no pgrx.
+
+mod api;
+pub mod worker;
+
+mod append;
+mod claim;
+mod dead_letter;
+mod inbox;
+mod purge;
+mod settle;
+
+mod error;
+mod settings;
+mod store;
+mod wake;
+
+mod argument;
+mod backoff;
+mod token;
+
+use pgrx::prelude::*;
+
+pgrx::pg_module_magic!(name, version);
+
+extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
+extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["schema"]);
+extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["tables"]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = ["functions"]);
+extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["views"], finalize);
+
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::register();
+    worker::register();
+}

@@ -1,0 +1,67 @@
+//! Clean-up: deletes what is over and past its retention, and records the deaths that nobody has met.
+
+use crate::argument;
+use crate::error::Error;
+use crate::settings;
+use crate::store::record::{Deliveries, Topics};
+use crate::store::scan::{Scan, TopicRules};
+use crate::store::server;
+use crate::store::snapshot::Latest;
+use crate::store::table::{Access, Table, Wait};
+use pgrx::datum::DatumWithOid;
+use pgrx::spi::Spi;
+
+const DELIVERED: &str = include_str!("queries/purge_delivered.sql");
+const DEAD: &str = include_str!("queries/purge_dead.sql");
+const MARKERS: &str = include_str!("queries/purge_processed.sql");
+
+/// What one call has deleted.
+pub struct Purged {
+    pub messages: i64,
+    pub markers: i64,
+}
+
+/// Deletes at most `max_messages` delivered or dead messages past their retention, and as many consumers' markers.
+/// Rows that somebody has locked are left for the next call.
+pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
+    let limit = argument::required("max_messages", max_messages)?;
+    argument::positive("max_messages", limit)?;
+    record_deaths(limit)?;
+    let days = settings::retention_days();
+    let delivered = delete(DELIVERED, days, i64::from(limit));
+    let dead = delete(DEAD, days, i64::from(limit) - delivered);
+    let markers = delete(MARKERS, settings::processed_retention_days(), i64::from(limit));
+    Ok(Purged { messages: delivered + dead, markers })
+}
+
+fn delete(statement: &str, days: i32, limit: i64) -> i64 {
+    let arguments: [DatumWithOid; 2] = [days.into(), limit.into()];
+    // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
+    Spi::connect_mut(|client| client.update(statement, None, &arguments).map_or(0, |rows| rows.len() as i64))
+}
+
+/// Moves deliveries whose last lease ran out to the dead.
+fn record_deaths(limit: i32) -> Result<(), Error> {
+    let now = server::clock();
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let topics = Table::<Topics>::open(Access::Read)?;
+    let snapshot = Latest::push();
+    let mut rules = TopicRules::new(&topics, &snapshot);
+    let mut scan = Scan::in_order(&deliveries, &snapshot, None)?;
+    let mut deaths = 0;
+    while deaths < limit {
+        server::check_for_interrupts();
+        let Some(found) = scan.next() else { break };
+        let mut row = found.row;
+        // The cheap half of the question first: the limit is a look-up per topic.
+        if !row.has_expired_for_good(now, 1) {
+            continue;
+        }
+        if row.has_expired_for_good(now, settings::max_attempts(&rules.of(row.topic)?)) {
+            row.die_exhausted(now);
+            deliveries.update(found.id, &row, &snapshot, Wait::No);
+            deaths += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Worker side, second half: every answer to a lease. `complete`, `fail`, `abandon`, `extend`, `release`.
+//!
+//! An answer counts only while its token's lease is the message's current one; else it changes nothing and says so.
+//! It waits for a transaction that is changing the row and then judges by what that one left. In Rust because it must
+//! judge by the latest state in every isolation level: SQL under REPEATABLE READ would call a new lease stale.
+
+use crate::argument::{self, Fault};
+use crate::error::Error;
+use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topics};
+use crate::store::scan::{Scan, TopicRules};
+use crate::store::server;
+use crate::store::snapshot::Latest;
+use crate::store::table::{Access, Outcome, Table, Wait};
+use crate::store::value::{Text, Time, UuidArray};
+use crate::{backoff, settings, token};
+use uuid::Uuid;
+
+/// Longest error text that is kept, in bytes.
+const ERROR_BYTES: i32 = 8192;
+
+/// Delivered, if the lease is current.
+pub fn complete(token: Option<Uuid>) -> Result<bool, Error> {
+    let token = argument::required("token", token)?;
+    Ok(complete_all(&[token])?[0])
+}
+
+/// Delivered, each token for itself: pairs of token and answer in input order. A repeated token is true once.
+pub fn complete_batch(tokens: Option<UuidArray>) -> Result<Vec<(Uuid, bool)>, Error> {
+    let tokens = argument::required("tokens", tokens)?;
+    argument::array("tokens", tokens.dimensions, tokens.elements.len())?;
+    let tokens: Option<Vec<Uuid>> = tokens.elements.into_iter().collect();
+    let tokens = tokens.ok_or(Fault::NullElement("tokens"))?;
+    let answers = complete_all(&tokens)?;
+    Ok(tokens.into_iter().zip(answers).collect())
+}
+
+/// The message's new state, or None if the lease is not current.
+pub fn fail(
+    token: Option<Uuid>,
+    error: Option<Text<'_>>,
+    retry_at: Option<Time>,
+) -> Result<Option<&'static str>, Error> {
+    let token = argument::required("token", token)?;
+    if retry_at.is_some_and(|time| !time.is_finite()) {
+        return Err(Fault::NotFinite("retry_at").into());
+    }
+    let answer = Answer::Fail { error: error.map(|text| text.cut(ERROR_BYTES)), retry_at };
+    Ok(settle(token, answer)?.map(|settled| match settled.place {
+        Place::Dead => "dead",
+        Place::Ready | Place::Waiting => "waiting",
+    }))
+}
+
+/// Dead now, if the lease is current.
+pub fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, Error> {
+    let token = argument::required("token", token)?;
+    let error = error.map(|text| text.cut(ERROR_BYTES));
+    Ok(settle(token, Answer::Abandon { error })?.is_some())
+}
+
+/// The lease's new end, or None if it is not current.
+pub fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, Error> {
+    let token = argument::required("token", token)?;
+    if let Some(seconds) = lease_seconds {
+        argument::within("lease_seconds", seconds, argument::LEASE_SECONDS)?;
+    }
+    Ok(settle(token, Answer::Extend { lease_seconds })?.and_then(|settled| settled.leased_until))
+}
+
+/// Ready again at once, its attempt uncounted, if the lease is current.
+pub fn release(token: Option<Uuid>) -> Result<bool, Error> {
+    let token = argument::required("token", token)?;
+    Ok(settle(token, Answer::Release)?.is_some())
+}
+
+enum Answer<'a> {
+    Fail { error: Option<Text<'a>>, retry_at: Option<Time> },
+    Abandon { error: Option<Text<'a>> },
+    Extend { lease_seconds: Option<i32> },
+    Release,
+}
+
+/// What an accepted answer left.
+struct Settled {
+    place: Place,
+    leased_until: Option<Time>,
+}
+
+fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
+    let Some((seq, lease)) = token::decode(token) else { return Ok(None) };
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let topics = Table::<Topics>::open(Access::Read)?;
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let mut scan = Scan::<Deliveries>::by_seq(&deliveries, &snapshot)?;
+        let Some(found) = scan.seek(seq) else { return Ok(None) };
+        let mut row: Delivery<'_> = found.row;
+        if !row.holds(lease) {
+            return Ok(None);
+        }
+        let topic = TopicRules::new(&topics, &snapshot).of(row.topic)?;
+        let now = server::clock();
+        match answer {
+            Answer::Fail { error, .. } if row.attempts >= settings::max_attempts(&topic) => {
+                row.die(now, error)
+            }
+            Answer::Fail { error, retry_at } => {
+                let (first, longest) =
+                    (settings::backoff_seconds(&topic), settings::backoff_max_seconds(&topic));
+                let due =
+                    retry_at.unwrap_or_else(|| now.plus_micros(backoff::delay(row.attempts, first, longest)));
+                row.wait_until(due, error);
+            }
+            Answer::Abandon { error } => row.die(now, error),
+            Answer::Extend { lease_seconds } => {
+                let seconds = lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
+                row.leased_until = Some(now.plus_seconds(seconds));
+            }
+            Answer::Release => row.release(),
+        }
+        if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
+            return Ok(Some(Settled { place: row.place, leased_until: row.leased_until }));
+        }
+    }
+}
+
+/// Completes in the order of the messages, so that two calls that share some cannot wait for each other in a circle.
+fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
+    let mut answers = vec![false; tokens.len()];
+    let mut leases: Vec<(i64, i64, usize)> = tokens
+        .iter()
+        .enumerate()
+        .filter_map(|(place, token)| token::decode(*token).map(|(seq, lease)| (seq, lease, place)))
+        .collect();
+    leases.sort_unstable();
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let mut receipts = Vec::with_capacity(leases.len());
+    {
+        let snapshot = Latest::push();
+        let mut scan = Scan::<Deliveries>::by_seq(&deliveries, &snapshot)?;
+        let mut last = None;
+        for (seq, lease, place) in leases {
+            if last.replace((seq, lease)) == Some((seq, lease)) {
+                continue;
+            }
+            server::check_for_interrupts();
+            let taken = match take(seq, lease, &deliveries, &snapshot, &mut scan) {
+                Some(answer) => answer,
+                None => take_freshly(seq, lease, &deliveries)?,
+            };
+            answers[place] = taken.is_some();
+            receipts.extend(taken);
+        }
+    }
+    if !receipts.is_empty() {
+        Table::<Receipts>::open(Access::Write)?.insert_all(&receipts);
+    }
+    Ok(answers)
+}
+
+/// Removes the delivery if `lease` is its current one: Some(receipt) or Some(None). None if somebody changed the row
+/// since the snapshot.
+fn take(
+    seq: i64,
+    lease: i64,
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    scan: &mut Scan<'_, Deliveries>,
+) -> Option<Option<Receipt<'static>>> {
+    let Some(found) = scan.seek(seq) else { return Some(None) };
+    if !found.row.holds(lease) {
+        return Some(None);
+    }
+    if deliveries.delete(found.id, snapshot, Wait::Yes) == Outcome::Lost {
+        return None;
+    }
+    Some(Some(Receipt {
+        seq,
+        delivered_at: server::clock(),
+        attempts: found.row.attempts,
+        lease_owner: found.row.lease_owner.map(Text::copied),
+    }))
+}
+
+/// As [`take`], with a new snapshot until nobody interferes.
+fn take_freshly(
+    seq: i64,
+    lease: i64,
+    deliveries: &Table<Deliveries>,
+) -> Result<Option<Receipt<'static>>, Error> {
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let mut scan = Scan::<Deliveries>::by_seq(deliveries, &snapshot)?;
+        if let Some(answer) = take(seq, lease, deliveries, &snapshot, &mut scan) {
+            return Ok(answer);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Where the extension's objects are: OIDs looked up once per session, forgotten whenever the catalog changes.
+//!
+//! The look-up also checks that the library fits the installed version. `ALTER EXTENSION outbox UPDATE` replaces
+//! functions, so a change of any function makes the next call look again; so does a change of one of the relations.
+
+use crate::error::Error;
+use pgrx::{pg_guard, pg_sys};
+use std::cell::Cell;
+use std::ffi::CStr;
+
+/// The relations that the store opens: tables, indexes, the sequence and the row type of `claim`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Object {
+    Envelope,
+    EnvelopePkey,
+    EnvelopeId,
+    Delivery,
+    DeliveryPkey,
+    DeliveryReady,
+    DeliveryWaiting,
+    DeliveryWaitingTopic,
+    Receipt,
+    Processed,
+    ProcessedPkey,
+    Topic,
+    TopicPkey,
+    Arrival,
+    Claimed,
+}
+
+/// Names in the order of [`Object`].
+const NAMES: [&CStr; 15] = [
+    c"envelope",
+    c"envelope_pkey",
+    c"envelope_id_key",
+    c"delivery",
+    c"delivery_pkey",
+    c"delivery_ready",
+    c"delivery_waiting",
+    c"delivery_waiting_topic",
+    c"receipt",
+    c"processed",
+    c"processed_pkey",
+    c"topic",
+    c"topic_pkey",
+    c"arrival",
+    c"claimed",
+];
+
+thread_local! {
+    static KNOWN: Cell<Option<[pg_sys::Oid; NAMES.len()]>> = const { Cell::new(None) };
+    static LISTENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The OID of one of the extension's objects.
+///
+/// # Errors
+/// [`Error::Version`] if the installed extension is of another version than the library, or damaged.
+pub fn oid(object: Object) -> Result<pg_sys::Oid, Error> {
+    let known = match KNOWN.get() {
+        Some(known) => known,
+        None => look_up()?,
+    };
+    Ok(known[object as usize])
+}
+
+fn look_up() -> Result<[pg_sys::Oid; NAMES.len()], Error> {
+    if !LISTENING.replace(true) {
+        // SAFETY: the callbacks are plain functions that live as long as the session.
+        unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
+            pg_sys::CacheRegisterSyscacheCallback(
+                pg_sys::SysCacheIdentifier::PROCOID as i32,
+                Some(function_changed),
+                pg_sys::Datum::from(0),
+            );
+        }
+    }
+    let installed = installed_version();
+    if installed.as_deref() != Some(env!("CARGO_PKG_VERSION")) {
+        return Err(Error::Version(installed));
+    }
+    let mut known = [pg_sys::InvalidOid; NAMES.len()];
+    // SAFETY: look-ups by name in the system catalogs; a missing name answers InvalidOid.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"outbox".as_ptr(), true);
+        for (oid, name) in known.iter_mut().zip(NAMES) {
+            *oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
+            if *oid == pg_sys::InvalidOid {
+                return Err(Error::Version(None));
+            }
+        }
+    }
+    KNOWN.set(Some(known));
+    Ok(known)
+}
+
+/// The version of the extension in this database, or None if it is not installed.
+pub fn installed_version() -> Option<String> {
+    // SAFETY: a systable scan over pg_extension by its name index; the tuple is used before the scan ends.
+    unsafe {
+        let relation = pg_sys::table_open(pg_sys::ExtensionRelationId, pg_sys::AccessShareLock as i32);
+        let mut key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &mut key,
+            pg_sys::Anum_pg_extension_extname as i16,
+            pg_sys::BTEqualStrategyNumber as u16,
+            pg_sys::F_NAMEEQ.into(),
+            pg_sys::Datum::from(c"outbox".as_ptr()),
+        );
+        let scan = pg_sys::systable_beginscan(
+            relation,
+            pg_sys::ExtensionNameIndexId.into(),
+            true,
+            std::ptr::null_mut(),
+            1,
+            &mut key,
+        );
+        let tuple = pg_sys::systable_getnext(scan);
+        let mut version = None;
+        if !tuple.is_null() {
+            let mut null = false;
+            let value = pg_sys::heap_getattr(
+                tuple,
+                pg_sys::Anum_pg_extension_extversion as i32,
+                (*relation).rd_att,
+                &mut null,
+            );
+            if !null {
+                let text = pg_sys::text_to_cstring(value.cast_mut_ptr());
+                version = Some(CStr::from_ptr(text).to_string_lossy().into_owned());
+            }
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, pg_sys::AccessShareLock as i32);
+        version
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+    if relation == pg_sys::InvalidOid || KNOWN.get().is_some_and(|known| known.contains(&relation)) {
+        KNOWN.set(None);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn function_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
+    KNOWN.set(None);
+}

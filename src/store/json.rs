@@ -1,0 +1,129 @@
+//! jsonb without parsing it into anything of ours: sizes, shapes, and the members of `append_batch`'s objects.
+//!
+//! Values are cut out of the binary form as they are, so depth, number range and precision are PostgreSQL's own.
+
+use super::value::{Column, Json};
+use pgrx::pg_sys;
+use std::marker::PhantomData;
+
+impl<'a> Json<'a> {
+    /// Bytes of the value uncompressed, header included.
+    pub fn size(self) -> usize {
+        // SAFETY: reads the header of a valid varlena.
+        unsafe { pg_sys::toast_raw_datum_size(self.datum()) }
+    }
+
+    /// True for a JSON object.
+    pub fn is_object(self) -> bool {
+        // SAFETY: the root container starts with its header.
+        unsafe { (*self.root()).header & pg_sys::JB_FOBJECT != 0 }
+    }
+
+    /// The elements of a JSON array, or None for any other value.
+    pub fn elements(self) -> Option<Elements<'a>> {
+        // SAFETY: the iterator reads the detoasted value, which lives in the current memory context.
+        unsafe {
+            let mut iterator = pg_sys::JsonbIteratorInit(self.root());
+            let mut value = pg_sys::JsonbValue::default();
+            let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true);
+            let array = token == pg_sys::JsonbIteratorToken::WJB_BEGIN_ARRAY && !value.val.array.rawScalar;
+            let count = if array { value.val.array.nElems as usize } else { 0 };
+            array.then_some(Elements { iterator, count, json: PhantomData })
+        }
+    }
+
+    fn root(self) -> *mut pg_sys::JsonbContainer {
+        // SAFETY: a detoasted jsonb is a Jsonb struct.
+        unsafe { &raw mut (*pg_sys::pg_detoast_datum(self.as_ptr()).cast::<pg_sys::Jsonb>()).root }
+    }
+}
+
+/// Iterates over the elements of an array.
+pub struct Elements<'a> {
+    iterator: *mut pg_sys::JsonbIterator,
+    count: usize,
+    json: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Elements<'a> {
+    pub fn len(&self) -> usize {
+        self.count
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        let mut value = pg_sys::JsonbValue::default();
+        // SAFETY: the iterator is valid until it says that the array ends, and then never asked again by `for`.
+        let token = unsafe { pg_sys::JsonbIteratorNext(&mut self.iterator, &mut value, true) };
+        (token == pg_sys::JsonbIteratorToken::WJB_ELEM).then_some(Value(value, PhantomData))
+    }
+}
+
+/// An element or member.
+pub struct Value<'a>(pg_sys::JsonbValue, PhantomData<&'a [u8]>);
+
+impl<'a> Value<'a> {
+    pub fn is_null(&self) -> bool {
+        self.0.type_ == pg_sys::jbvType::jbvNull
+    }
+
+    /// The bytes of a JSON string.
+    pub fn text(&self) -> Option<&'a [u8]> {
+        // SAFETY: the type says that the union holds a string, which lives as long as the document.
+        (self.0.type_ == pg_sys::jbvType::jbvString).then(|| unsafe { string(&self.0) })
+    }
+
+    /// The value as a jsonb of its own, in the current memory context.
+    pub fn into_json(mut self) -> Json<'static> {
+        // SAFETY: JsonbValueToJsonb copies the value into a new, non-null jsonb.
+        unsafe { <Json as Column>::from_datum(pg_sys::Datum::from(pg_sys::JsonbValueToJsonb(&mut self.0))) }
+    }
+
+    /// The members of a JSON object, or None for any other value.
+    pub fn members(&self) -> Option<Members<'a>> {
+        if self.0.type_ != pg_sys::jbvType::jbvBinary {
+            return None;
+        }
+        // SAFETY: the type says that the union holds a container, which lives as long as the document.
+        unsafe {
+            let mut iterator = pg_sys::JsonbIteratorInit(self.0.val.binary.data);
+            let mut value = pg_sys::JsonbValue::default();
+            let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true);
+            let object = token == pg_sys::JsonbIteratorToken::WJB_BEGIN_OBJECT;
+            object.then_some(Members { iterator, json: PhantomData })
+        }
+    }
+}
+
+/// Iterates over the members of an object.
+pub struct Members<'a> {
+    iterator: *mut pg_sys::JsonbIterator,
+    json: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a [u8], Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (mut key, mut value) = (pg_sys::JsonbValue::default(), pg_sys::JsonbValue::default());
+        // SAFETY: a key is a string and is followed by its value.
+        unsafe {
+            let token = pg_sys::JsonbIteratorNext(&mut self.iterator, &mut key, true);
+            if token != pg_sys::JsonbIteratorToken::WJB_KEY {
+                return None;
+            }
+            pg_sys::JsonbIteratorNext(&mut self.iterator, &mut value, true);
+            Some((string(&key), Value(value, PhantomData)))
+        }
+    }
+}
+
+/// # Safety
+/// `value` is a string that lives for 'a.
+unsafe fn string<'a>(value: &pg_sys::JsonbValue) -> &'a [u8] {
+    // SAFETY: by the contract above.
+    unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
+}

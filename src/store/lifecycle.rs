@@ -1,0 +1,112 @@
+//! What happens to a delivery: every change of state, in one place.
+//!
+//! ready -lease-> leased -complete-> (deleted, receipt)
+//! leased -release-> ready · leased -fail-> waiting -due-> ready · leased -die-> dead -revive-> ready
+
+use super::record::{Delivery, Place};
+use super::value::{Text, Time};
+
+/// Why a message died that nobody answered for; `outbox.message` shows the same words before it is recorded.
+const LEASE_EXPIRED: &[u8] = b"lease expired";
+/// Why a message died whose limit was lowered below its attempts.
+const NO_ATTEMPTS_LEFT: &[u8] = b"no attempts left";
+
+impl<'a> Delivery<'a> {
+    /// A delivery as append makes it: ready, or waiting if `available_at` is still to come at `now`.
+    pub fn new(
+        seq: i64,
+        topic: Text<'a>,
+        key: Option<Text<'a>>,
+        available_at: Option<Time>,
+        now: Time,
+    ) -> Self {
+        let waiting = available_at.is_some_and(|due| due > now);
+        Delivery {
+            seq,
+            lease: 0,
+            leased_until: None,
+            available_at: available_at.filter(|_| waiting),
+            ended_at: None,
+            attempts: 0,
+            place: if waiting { Place::Waiting } else { Place::Ready },
+            topic,
+            key,
+            lease_owner: None,
+            last_error: None,
+        }
+    }
+
+    /// True while a worker owns the message.
+    pub fn is_leased(&self, now: Time) -> bool {
+        self.leased_until.is_some_and(|end| end > now)
+    }
+
+    /// True if `lease` is the current one, run out or not.
+    pub fn holds(&self, lease: i64) -> bool {
+        self.place == Place::Ready && self.lease != 0 && self.lease == lease
+    }
+
+    /// True if its last allowed lease ran out unanswered: dead, though nobody has recorded it.
+    pub fn has_expired_for_good(&self, now: Time, max_attempts: i16) -> bool {
+        self.place == Place::Ready
+            && self.attempts >= max_attempts
+            && self.leased_until.is_some_and(|end| end <= now)
+    }
+
+    pub fn lease(&mut self, nonce: i64, owner: Text<'a>, until: Time) {
+        self.attempts += 1;
+        self.lease = nonce;
+        self.lease_owner = Some(owner);
+        self.leased_until = Some(until);
+    }
+
+    /// Gives the lease back, its attempt uncounted.
+    pub fn release(&mut self) {
+        self.attempts -= 1;
+        self.drop_lease();
+    }
+
+    pub fn wait_until(&mut self, due: Time, error: Option<Text<'a>>) {
+        self.drop_lease();
+        self.place = Place::Waiting;
+        self.available_at = Some(due);
+        self.last_error = error;
+    }
+
+    /// A waiting message is due: claims see it from now on.
+    pub fn become_ready(&mut self) {
+        self.place = Place::Ready;
+    }
+
+    /// Given up. Who had it last stays on record.
+    pub fn die(&mut self, at: Time, error: Option<Text<'a>>) {
+        self.place = Place::Dead;
+        self.ended_at = Some(at);
+        self.lease = 0;
+        self.leased_until = None;
+        self.last_error = error;
+    }
+
+    /// Dies because no attempt is left: of its last lease, or because the limit was lowered.
+    pub fn die_exhausted(&mut self, now: Time) {
+        match self.leased_until {
+            Some(end) => self.die(end, Some(Text::new(LEASE_EXPIRED))),
+            None => self.die(now, self.last_error.or_else(|| Some(Text::new(NO_ATTEMPTS_LEFT)))),
+        }
+    }
+
+    /// Another life, at its old place in line. The last error stays until the next one.
+    pub fn revive(&mut self) {
+        self.drop_lease();
+        self.place = Place::Ready;
+        self.attempts = 0;
+        self.ended_at = None;
+        self.available_at = None;
+    }
+
+    fn drop_lease(&mut self) {
+        self.lease = 0;
+        self.leased_until = None;
+        self.lease_owner = None;
+    }
+}

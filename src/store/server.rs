@@ -1,0 +1,53 @@
+//! The server around a call: may it write, what time is it, wait a little, be interrupted.
+
+use super::value::Time;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+use std::time::Duration;
+
+/// Refuses (25006) a read-only transaction and a standby, before anything is touched.
+pub fn writing(function: &'static CStr) {
+    // SAFETY: the checks only read session state; the name is a C string.
+    unsafe {
+        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
+        pg_sys::PreventCommandIfParallelMode(function.as_ptr());
+        pg_sys::PreventCommandDuringRecovery(function.as_ptr());
+    }
+}
+
+/// The server's clock at this moment, as `clock_timestamp()`.
+pub fn clock() -> Time {
+    // SAFETY: reads the clock.
+    Time(unsafe { pg_sys::GetCurrentTimestamp() })
+}
+
+/// Lets a pending cancel or shutdown end the call.
+pub fn check_for_interrupts() {
+    pg_sys::check_for_interrupts!();
+}
+
+/// Sleeps for at most `time`; a cancel, a shutdown or any other event for this session ends it early.
+pub fn sleep(time: Duration) {
+    // SAFETY: waits on this process's own latch; the postmaster's death ends the process.
+    unsafe {
+        pg_sys::WaitLatch(
+            pg_sys::MyLatch,
+            (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32,
+            time.as_millis().max(1) as std::ffi::c_long,
+            pg_sys::PG_WAIT_EXTENSION,
+        );
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+    }
+    check_for_interrupts();
+}
+
+/// Makes a misspelt `outbox.…` setting an error in sessions that have loaded the library.
+pub fn reserve_settings_prefix() {
+    super::version::reserve_settings_prefix(c"outbox");
+}
+
+/// True while the postmaster loads `shared_preload_libraries`, outside pg_upgrade.
+pub fn preloading() -> bool {
+    // SAFETY: reads two flags of this process.
+    unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade }
+}

@@ -1,0 +1,310 @@
+//! One open table: insert, insert many, insert unless there, update, delete.
+//!
+//! The table stays locked (RowExclusiveLock) until the transaction ends, as after any INSERT or UPDATE.
+
+use super::catalog::{self, Object};
+use super::record::{FieldsMut, Record, Unique, Write};
+use super::snapshot::Latest;
+use super::version::{self, IndexUpdate};
+use crate::error::Error;
+use pgrx::pg_sys;
+use std::cell::OnceCell;
+use std::marker::PhantomData;
+
+/// Rows that one call of `heap_multi_insert` takes: enough to fill many pages, few enough to hold in memory.
+const ROWS_AT_ONCE: usize = 1_000;
+
+/// Where a row was found.
+#[derive(Clone, Copy)]
+pub struct RowId(pub(super) pg_sys::ItemPointerData);
+
+/// What became of an update or delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// Somebody else is changing the row or has changed it since the snapshot.
+    Lost,
+}
+
+/// Whether to wait for another transaction that is changing the row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    No,
+    Yes,
+}
+
+/// What a table is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// Writing with [`Table::insert_new`].
+    WriteNew,
+}
+
+/// The executor's state for maintaining indexes; made when the first index must be touched.
+struct Upkeep {
+    estate: *mut pg_sys::EState,
+    info: *mut pg_sys::ResultRelInfo,
+}
+
+pub struct Table<R> {
+    relation: pg_sys::Relation,
+    access: Access,
+    slot: *mut pg_sys::TupleTableSlot,
+    upkeep: OnceCell<Upkeep>,
+    record: PhantomData<R>,
+}
+
+impl<R: Record> Table<R> {
+    /// Opens the table and locks it as SELECT or INSERT would.
+    ///
+    /// # Errors
+    /// [`Error::Version`], see [`catalog::oid`].
+    pub fn open(access: Access) -> Result<Self, Error> {
+        let oid = catalog::oid(R::TABLE)?;
+        let lock = match access {
+            Access::Read => pg_sys::AccessShareLock,
+            Access::Write | Access::WriteNew => pg_sys::RowExclusiveLock,
+        };
+        // SAFETY: opens and locks a relation; the slot is freed on drop, or by the abort.
+        unsafe {
+            let relation = pg_sys::table_open(oid, lock as i32);
+            let slot = pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsVirtual);
+            Ok(Table { relation, access, slot, upkeep: OnceCell::new(), record: PhantomData })
+        }
+    }
+
+    pub(super) fn relation(&self) -> pg_sys::Relation {
+        self.relation
+    }
+
+    /// Deletes a row.
+    pub fn delete(&self, row: RowId, snapshot: &Latest, wait: Wait) -> Outcome {
+        let mut tid = row.0;
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: the row was found by a scan of this table; index entries of a deleted row are left to vacuum.
+        let result = unsafe {
+            pg_sys::table_tuple_delete(
+                self.relation,
+                &mut tid,
+                pg_sys::GetCurrentCommandId(true),
+                snapshot.as_ptr(),
+                std::ptr::null_mut(),
+                wait == Wait::Yes,
+                &mut failure,
+                false,
+            )
+        };
+        outcome(result)
+    }
+
+    fn upkeep(&self) -> &Upkeep {
+        self.upkeep.get_or_init(|| {
+            // SAFETY: the executor state and the open indexes are released on drop, or by the abort.
+            unsafe {
+                let estate = pg_sys::CreateExecutorState();
+                let info =
+                    pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
+                (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
+                pg_sys::InitResultRelInfo(info, self.relation, 0, std::ptr::null_mut(), 0);
+                pg_sys::ExecOpenIndices(info, self.access == Access::WriteNew);
+                Upkeep { estate, info }
+            }
+        })
+    }
+
+    fn enter_indexes(&self, slot: *mut pg_sys::TupleTableSlot, update: &IndexUpdate, updating: bool) {
+        let upkeep = self.upkeep();
+        // SAFETY: the slot holds a row just stored in this table, and the indexes are open.
+        unsafe {
+            version::insert_index_tuples(
+                upkeep.info,
+                slot,
+                upkeep.estate,
+                update,
+                updating,
+                std::ptr::null_mut(),
+            );
+            upkeep.forget_row();
+        }
+    }
+}
+
+impl Upkeep {
+    /// # Safety
+    /// Nothing that was allocated for the last row's index entries is used any more.
+    unsafe fn forget_row(&self) {
+        // SAFETY: the context belongs to our executor state and exists once an index was entered.
+        unsafe {
+            let context = (*self.estate).es_per_tuple_exprcontext;
+            if !context.is_null() {
+                pg_sys::MemoryContextReset((*context).ecxt_per_tuple_memory);
+            }
+        }
+    }
+}
+
+impl<R: Write> Table<R> {
+    /// Stores a row and enters it into every index.
+    pub fn insert(&self, row: &R::Row<'_>) {
+        // SAFETY: the slot has this table's shape; options and bulk state are the defaults.
+        unsafe {
+            self.fill(self.slot, row);
+            pg_sys::table_tuple_insert(
+                self.relation,
+                self.slot,
+                pg_sys::GetCurrentCommandId(true),
+                0,
+                std::ptr::null_mut(),
+            );
+        }
+        self.enter_indexes(self.slot, &IndexUpdate::All, false);
+    }
+
+    /// Stores many rows, page by page instead of row by row.
+    pub fn insert_all(&self, rows: &[R::Row<'_>]) {
+        if let [row] = rows {
+            return self.insert(row);
+        }
+        for rows in rows.chunks(ROWS_AT_ONCE) {
+            // SAFETY: every slot has this table's shape, is filled from a row that lives on, and is dropped here.
+            unsafe {
+                let mut slots: Vec<*mut pg_sys::TupleTableSlot> = rows
+                    .iter()
+                    .map(|row| {
+                        let slot = pg_sys::MakeSingleTupleTableSlot(
+                            (*self.relation).rd_att,
+                            &raw const pg_sys::TTSOpsVirtual,
+                        );
+                        self.fill(slot, row);
+                        slot
+                    })
+                    .collect();
+                let bulk = pg_sys::GetBulkInsertState();
+                pg_sys::table_multi_insert(
+                    self.relation,
+                    slots.as_mut_ptr(),
+                    slots.len() as i32,
+                    pg_sys::GetCurrentCommandId(true),
+                    0,
+                    bulk,
+                );
+                pg_sys::FreeBulkInsertState(bulk);
+                for slot in slots {
+                    self.enter_indexes(slot, &IndexUpdate::All, false);
+                    pg_sys::ExecDropSingleTupleTableSlot(slot);
+                }
+            }
+        }
+    }
+
+    /// Replaces a row found by a scan. With `Wait::No` a row that another transaction is changing is left alone.
+    pub fn update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
+        let mut tid = row.0;
+        // SAFETY: the row was found by a scan of this table; the slot has its shape.
+        let (result, indexes) = unsafe {
+            self.fill(self.slot, new);
+            version::table_tuple_update(
+                self.relation,
+                &mut tid,
+                self.slot,
+                snapshot.as_ptr(),
+                wait == Wait::Yes,
+            )
+        };
+        if result == pg_sys::TM_Result::TM_Ok && !matches!(indexes, IndexUpdate::None) {
+            self.enter_indexes(self.slot, &indexes, true);
+        }
+        outcome(result)
+    }
+
+    /// # Safety
+    /// `slot` has this table's shape; what `row` points to lives until the slot is used.
+    unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, row: &R::Row<'_>) {
+        // SAFETY: a virtual slot has one value and one null flag per column.
+        unsafe {
+            pg_sys::ExecClearTuple(slot);
+            let width = (*(*slot).tts_tupleDescriptor).natts as usize;
+            let values = std::slice::from_raw_parts_mut((*slot).tts_values, width);
+            let nulls = std::slice::from_raw_parts_mut((*slot).tts_isnull, width);
+            nulls.fill(true);
+            R::write(row, &mut FieldsMut { values, nulls, place: 0 });
+            pg_sys::ExecStoreVirtualTuple(slot);
+        }
+    }
+}
+
+impl<R: Unique> Table<R> {
+    /// Stores a row unless the arbiter index already has it. Waits for another transaction that is storing the same
+    /// row: committed means false, rolled back means it is stored here. The table is open as [`Access::WriteNew`].
+    pub fn insert_new(&self, row: &R::Row<'_>) -> Result<bool, Error> {
+        let arbiter = catalog::oid(R::ARBITER)?;
+        let upkeep = self.upkeep();
+        let (info, estate) = (upkeep.info, upkeep.estate);
+        // SAFETY: the protocol of speculative insertion: check, insert with a token, enter the indexes, confirm or
+        // take back, release the token.
+        unsafe {
+            let arbiters = pg_sys::lappend_oid(std::ptr::null_mut(), arbiter);
+            loop {
+                super::server::check_for_interrupts();
+                self.fill(self.slot, row);
+                if !version::check_index_constraints(info, self.slot, estate, arbiters) {
+                    upkeep.forget_row();
+                    return Ok(false);
+                }
+                let xid = pg_sys::GetCurrentTransactionId();
+                let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
+                pg_sys::table_tuple_insert_speculative(
+                    self.relation,
+                    self.slot,
+                    pg_sys::GetCurrentCommandId(true),
+                    0,
+                    std::ptr::null_mut(),
+                    token,
+                );
+                let all = IndexUpdate::All;
+                let conflict = version::insert_index_tuples(info, self.slot, estate, &all, false, arbiters);
+                pg_sys::table_tuple_complete_speculative(self.relation, self.slot, token, !conflict);
+                pg_sys::SpeculativeInsertionLockRelease(xid);
+                upkeep.forget_row();
+                if !conflict {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
+fn outcome(result: pg_sys::TM_Result::Type) -> Outcome {
+    if result == pg_sys::TM_Result::TM_Ok { Outcome::Done } else { Outcome::Lost }
+}
+
+impl<R> Drop for Table<R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        // SAFETY: everything was opened by us and is used by nobody else; the lock is kept.
+        unsafe {
+            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            if let Some(upkeep) = self.upkeep.get() {
+                pg_sys::ExecCloseIndices(upkeep.info);
+                pg_sys::FreeExecutorState(upkeep.estate);
+            }
+            pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
+        }
+    }
+}
+
+/// The next value of the sequence that numbers arrivals.
+pub fn next_arrival() -> Result<i64, Error> {
+    let sequence = catalog::oid(Object::Arrival)?;
+    // Not among pgrx's bindings.
+    unsafe extern "C-unwind" {
+        fn nextval_internal(relation: pg_sys::Oid, check_permissions: bool) -> i64;
+    }
+    // SAFETY: the signature has been the same since PostgreSQL 10, and errors are caught at the boundary. EXECUTE on
+    // our function is the permission.
+    Ok(unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) })
+}

@@ -1,0 +1,9 @@
+//! The pure modules, compiled without pgrx: that this file builds proves that they need no server.
+#![allow(dead_code)]
+
+#[path = "../src/argument.rs"]
+mod argument;
+#[path = "../src/backoff.rs"]
+mod backoff;
+#[path = "../src/token.rs"]
+mod token;
