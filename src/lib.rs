@@ -19,7 +19,7 @@
 //! store; store -> error. The pure modules (argument, backoff, token) use nothing of ours and no pgrx.
 
 mod api;
-pub mod worker;
+mod worker;
 
 mod append;
 mod claim;

@@ -10,8 +10,8 @@ use crate::settings;
 use crate::store::value::Time;
 use crate::store::{catalog, process, server};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
+use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::{pg_guard, pg_sys};
 use std::time::Duration;
 
 const LAUNCHER: &str = "outbox launcher";
@@ -35,8 +35,10 @@ pub fn register() {
     }
 }
 
-#[pg_guard]
-pub extern "C-unwind" fn outbox_launcher_main(_arg: pg_sys::Datum) {
+process::entry_point!(outbox_launcher_main, launcher);
+process::entry_point!(outbox_purge_main, purge_database);
+
+fn launcher(_: pg_sys::Datum) {
     process::start(None);
     let mut last: Option<Time> = None;
     loop {
@@ -73,8 +75,7 @@ fn visit_all() {
     }
 }
 
-#[pg_guard]
-pub extern "C-unwind" fn outbox_purge_main(database: pg_sys::Datum) {
+fn purge_database(database: pg_sys::Datum) {
     process::start(Some(pg_sys::Oid::from(database.value() as u32)));
     if process::transaction(c"looking for the extension", catalog::installed_version).is_none() {
         return;

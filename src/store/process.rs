@@ -5,6 +5,20 @@ use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
+/// Declares `$symbol`, by which the server finds the main function `$main` of a background process.
+macro_rules! entry_point {
+    ($symbol:ident, $main:path) => {
+        // SAFETY: the name is prefixed with the extension's; nothing else in the process has it.
+        #[allow(unsafe_code)]
+        #[pgrx::pg_guard]
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $symbol(argument: pgrx::pg_sys::Datum) {
+            $main(argument)
+        }
+    };
+}
+pub(crate) use entry_point;
+
 /// A database that accepts connections.
 pub struct Database {
     pub oid: pg_sys::Oid,
