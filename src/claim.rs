@@ -70,28 +70,24 @@ fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
     })
 }
 
-/// One look at the table, under one snapshot.
+/// One look at the table.
 fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
     let now = server::clock();
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
-    let mut snapshot = Latest::push();
-    let batch_size = {
-        let mut rules = TopicRules::new(&topics, &snapshot);
-        let row = claim.topic.map(|topic| rules.of(topic)).transpose()?.unwrap_or_default();
-        if row.paused {
-            return Ok(());
-        }
-        claim.batch_size.unwrap_or_else(|| settings::batch_size(&row)).unsigned_abs() as usize
-    };
-    if promote_due(claim.topic, batch_size, now, &deliveries, &snapshot)? > 0 {
-        drop(snapshot);
-        snapshot = Latest::push();
-    }
     let envelopes = Table::<Envelopes>::open(Access::Read)?;
-    let mut bodies = Scan::<Envelopes>::by_seq(&envelopes, &snapshot)?;
-    let mut rules = TopicRules::new(&topics, &snapshot);
-    let mut scan = Scan::in_order(&deliveries, &snapshot, claim.topic)?;
+    let first_look = Latest::push();
+    let mut rules = TopicRules::new(&topics, &first_look);
+    let topic = claim.topic.map(|topic| rules.of(topic)).transpose()?.unwrap_or_default();
+    if topic.paused {
+        return Ok(());
+    }
+    let batch_size = claim.batch_size.unwrap_or_else(|| settings::batch_size(&topic)).unsigned_abs() as usize;
+    let promoted = promote_due(claim.topic, batch_size, now, &deliveries, &first_look)?;
+    let second_look = (promoted > 0).then(Latest::push);
+    let snapshot = second_look.as_ref().unwrap_or(&first_look);
+    let mut bodies = Scan::<Envelopes>::by_seq(&envelopes, snapshot)?;
+    let mut scan = Scan::in_order(&deliveries, snapshot, claim.topic)?;
     let nonce = token::nonce();
     let (mut leased, mut deaths) = (0, 0);
     while leased < batch_size {
@@ -108,7 +104,7 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         if row.attempts >= settings::max_attempts(&topic) {
             if deaths < DEATHS_AT_MOST {
                 row.die_exhausted(now);
-                deliveries.update(found.id, &row, &snapshot, Wait::No);
+                deliveries.update(found.id, &row, snapshot, Wait::No);
                 deaths += 1;
             }
             continue;
@@ -117,7 +113,7 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         let seconds = claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = now.plus_seconds(seconds);
         row.lease(nonce, claim.owner, until);
-        if deliveries.update(found.id, &row, &snapshot, Wait::No) == Outcome::Done {
+        if deliveries.update(found.id, &row, snapshot, Wait::No) == Outcome::Done {
             rows.push(&body.row, token::encode(row.seq, nonce), row.attempts, until);
             leased += 1;
         }

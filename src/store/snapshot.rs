@@ -6,7 +6,7 @@
 use pgrx::pg_sys;
 
 /// The latest snapshot, active until dropped.
-pub struct Latest(());
+pub struct Latest(pg_sys::Snapshot);
 
 impl Latest {
     pub fn push() -> Latest {
@@ -15,13 +15,13 @@ impl Latest {
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+            Latest(pg_sys::GetActiveSnapshot())
         }
-        Latest(())
     }
 
+    /// Valid as long as self lives.
     pub(super) fn as_ptr(&self) -> pg_sys::Snapshot {
-        // SAFETY: a snapshot is active as long as self lives.
-        unsafe { pg_sys::GetActiveSnapshot() }
+        self.0
     }
 }
 
