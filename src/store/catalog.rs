@@ -139,13 +139,13 @@ pub fn installed_version() -> Option<String> {
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
     if relation == pg_sys::InvalidOid || KNOWN.get().is_some_and(|known| known.contains(&relation)) {
         KNOWN.set(None);
     }
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn function_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
+extern "C-unwind" fn function_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
     KNOWN.set(None);
 }

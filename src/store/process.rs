@@ -60,7 +60,7 @@ fn set(name: &'static CStr, value: &'static CStr) {
     }
 }
 
-unsafe extern "C-unwind" fn reload_requested(_: i32) {
+extern "C-unwind" fn reload_requested(_: i32) {
     // SAFETY: sets a flag and wakes this process, as core's own handler does.
     unsafe {
         (&raw mut pg_sys::ConfigReloadPending).write_volatile(1);
@@ -69,7 +69,7 @@ unsafe extern "C-unwind" fn reload_requested(_: i32) {
 }
 
 /// As a session's own handler: the running statement ends at its next check for interrupts.
-unsafe extern "C-unwind" fn stop_requested(_: i32) {
+extern "C-unwind" fn stop_requested(_: i32) {
     // SAFETY: sets two flags and wakes this process.
     unsafe {
         (&raw mut pg_sys::InterruptPending).write_volatile(1);
