@@ -155,7 +155,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.data,
-                env=dict(self.env, LC_ALL="C", RUST_BACKTRACE="0"),  # or errors get a DETAIL with it
+                env=dict(self.env, LC_ALL="C"),
                 start_new_session=True,  # Ctrl-C is for us; we stop the server in our own order
                 **setup.as_server_user(),
             )

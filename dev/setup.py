@@ -317,7 +317,8 @@ def find_cargo_pgrx():
     # A debug build takes half the time of a release build and packages as fast. The default
     # features are for downloading PostgreSQL, which we do not, and would need OpenSSL's headers.
     options = ["--locked", "--debug", "--no-default-features", "--quiet"]
-    run("cargo", "install", *options, f"cargo-pgrx@{version}", "--root", tools)
+    lean = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="false")
+    run("cargo", "install", *options, f"cargo-pgrx@{version}", "--root", tools, env=lean)
     return str(tools / "bin")
 
 
