@@ -105,7 +105,7 @@ CREATE TEMP TABLE name_of AS SELECT * FROM (VALUES
   ('consumer', $$SELECT outbox.consume_once(%L, '00000000-0000-4000-8000-000000000001')$$)) AS v (argument, statement);
 BEGIN;
 SELECT n, value, regexp_replace(pg_temp.try(format(statement, name)), '(message 1: )?(topic|type|key|owner|consumer) ', '… ') AS result,
-       count(*), string_agg(argument, ', ' ORDER BY argument) FILTER (WHERE n = 1) AS arguments
+       count(*), string_agg(argument, ', ' ORDER BY argument COLLATE "C") FILTER (WHERE n = 1) AS arguments
   FROM name_of, (VALUES
   (1, 'empty', ''), (2, 'blank', '  '), (3, 'tab', E'\t'), (4, 'no-break space', U&'\00A0'), (5, 'ideographic space', U&'\3000'),
   (6, 'line feed inside', E'a\nb'), (7, 'U+0001', E'a\u0001'), (8, 'DEL', E'a\u007f'), (9, 'U+0085', E'a\u0085b'), (10, 'U+0085 alone', E'\u0085'),
