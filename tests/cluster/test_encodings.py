@@ -1,0 +1,136 @@
+"""Databases that are not UTF8: names, payloads and error texts go in and out as they are, or end with the contract's
+error; never XX000. Names are judged by the same rules, byte by byte where the bytes are no UTF-8.
+"""
+
+import json
+
+import psycopg
+import pytest
+from conftest import one, rows, sqlstate, value
+from psycopg.types.json import set_json_loads
+
+TEXTS = {  # what an encoding can hold that ASCII cannot
+    "LATIN1": "Straße café £5",
+    "LATIN9": "Straße 5 €",
+    "WIN1252": "Straße – “5 €”",
+    "EUC_JP": "注文を受けた",
+    "UTF8": "注文 café € 🎉",
+    "SQL_ASCII": "caf\xe9 \xff\xfe",
+}
+
+
+@pytest.fixture(params=TEXTS, scope="module")
+def encoding(request, server):
+    name = request.param
+    server.psql(f"CREATE DATABASE {name} ENCODING '{name}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    server.psql("CREATE EXTENSION outbox", dbname=name.lower())
+    return name
+
+
+def loads_bytes(data):
+    return json.loads(bytes(data).decode("latin1"))
+
+
+@pytest.fixture
+def db(server, encoding):
+    # SQL_ASCII has no conversion: let Python see each byte as one character
+    client = "latin1" if encoding == "SQL_ASCII" else "utf8"
+    with server.connect(encoding.lower(), autocommit=True, client_encoding=client) as connection:
+        if encoding == "SQL_ASCII":
+            set_json_loads(loads_bytes, connection)
+        yield connection
+
+
+@pytest.fixture
+def text(encoding):
+    return TEXTS[encoding]
+
+
+def jsonb(text):
+    return '{"text": "%s"}' % text
+
+
+def test_a_message_comes_out_as_it_went_in(db, text):
+    names = {"topic": f"topic {text}", "type": f"type {text}", "key": f"key {text}"}
+    message = value(db, "append", **names, payload=jsonb(text), headers=jsonb(text))
+    (leased,) = rows(db, "claim", f"owner {text}", names["topic"])
+    assert leased.id == message
+    assert {name: getattr(leased, name) for name in names} == names
+    assert leased.payload == leased.headers == {"text": text}
+    assert one(db, "SELECT lease_owner FROM outbox.message WHERE id = %s", message) == f"owner {text}"
+    assert value(db, "fail", leased.token, f"error {text}", "2020-01-01") == "waiting"
+    assert one(db, "SELECT last_error FROM outbox.message WHERE id = %s", message) == f"error {text}"
+    (leased,) = rows(db, "claim", "owner", names["topic"])
+    assert value(db, "consume_once", f"consumer {text}", message)
+    assert not value(db, "consume_once", f"consumer {text}", message)
+    assert value(db, "complete", leased.token)
+
+
+def test_a_batch_comes_out_as_it_went_in(db, text):
+    batch = '[{"type": "t %s", "key": "k %s", "payload": %s}]' % (text, text, jsonb(text))
+    rows(db, "append_batch", f"batch {text}", batch)
+    (leased,) = rows(db, "claim", "owner", f"batch {text}")
+    assert (leased.type, leased.key, leased.payload) == (f"t {text}", f"k {text}", {"text": text})
+    assert value(db, "complete", leased.token)
+
+
+def test_a_long_error_is_cut_between_characters(db, text):
+    value(db, "append", "long", "t", "1")
+    for first in range(3):  # so that the cut falls into every place of a character
+        (leased,) = rows(db, "claim", "owner", "long")
+        assert value(db, "fail", leased.token, "x" * first + text * 8192, "2020-01-01") == "waiting"
+        kept = one(db, "SELECT last_error FROM outbox.message WHERE id = %s", leased.id)
+        assert ("x" * first + text * 8192).startswith(kept)
+        assert 8192 - 4 < one(db, "SELECT octet_length(last_error) FROM outbox.message WHERE id = %s", leased.id) <= 8192
+    assert value(db, "complete", rows(db, "claim", "owner", "long")[0].token)
+
+
+def test_bad_names_are_22023(db, text):
+    for bad in " ", f"{text}\x07", f"{text}\n", text + "x" * 255:
+        assert sqlstate(db, "append", bad, "t", "1") == "22023"
+        assert sqlstate(db, "append", "t", bad, "1") == "22023"
+        assert sqlstate(db, "append", "t", "t", "1", key=bad) == "22023"
+        assert sqlstate(db, "claim", bad) == "22023"
+        assert sqlstate(db, "consume_once", bad, "00000000-0000-4000-8000-000000000001") == "22023"
+
+
+def test_255_bytes_are_a_name(db, text, encoding):
+    size = one(db, "SELECT octet_length(%s::text)", text)
+    name = text + "x" * (255 - size)
+    assert value(db, "append", name, name, "1", key=name)
+    assert sqlstate(db, "append", name + "x", "t", "1") == "22023"
+    assert value(db, "complete", rows(db, "claim", name, name)[0].token)
+
+
+@pytest.mark.parametrize("where", ["key", "type", "id", "available_at"])
+def test_bad_batches_are_the_contracts_errors(db, text, where):
+    """The faulty text is in the message of some of them: it must be sendable."""
+    element = {
+        "key": '"type": "t", "payload": 1, "%s": 1',
+        "type": '"type": "t\\u0007%s", "payload": 1',
+        "id": '"type": "t", "payload": 1, "id": "%s"',
+        "available_at": '"type": "t", "payload": 1, "available_at": "%s"',
+    }[where]
+    batch = "[{%s}]" % (element % text)
+    assert sqlstate(db, "append_batch", "t", batch) == ("22P02" if where == "id" else "22023")
+    long = "[{%s}]" % (element % (text * 20))  # cut somewhere
+    assert sqlstate(db, "append_batch", "t", long) == ("22P02" if where == "id" else "22023")
+
+
+def test_what_the_encoding_cannot_hold_is_cores_own_error(db, encoding):
+    foreign = {"LATIN1": "€", "LATIN9": "注", "WIN1252": "注", "EUC_JP": "🎉"}.get(encoding)
+    if foreign is None:  # there is nothing that these two cannot hold
+        assert encoding in ("UTF8", "SQL_ASCII")
+        return
+    for arguments in (foreign, "t", "1"), ("t", foreign, "1"), ("t", "t", jsonb(foreign)):
+        assert sqlstate(db, "append", *arguments) == "22P05"
+    escaped = '"\\u6ce8"' if encoding != "EUC_JP" else '"\\ud83c\\udf89"'
+    assert sqlstate(db, "append", "t", "t", escaped) in ("22P05", "0A000")
+
+
+def test_bytes_that_are_no_character_are_cores_own_error(db, encoding):
+    if encoding not in ("UTF8", "EUC_JP"):  # every byte is one
+        return
+    with pytest.raises(psycopg.Error) as raised:
+        db.execute("SELECT outbox.append(E'a\\xe9', 't', '1')")
+    assert raised.value.sqlstate == "22021"
