@@ -1,0 +1,174 @@
+"""A dump takes everything along: messages in all five states, leases whose tokens still count, what operators set for
+topics, consumers' markers, and the sequence that numbers arrivals. So do pg_dumpall and pg_upgrade.
+"""
+
+import subprocess
+import uuid
+
+import psycopg
+import pytest
+import setup
+from conftest import append, claim, long_ago, one, rows, states, value
+from server import Server
+
+CONF = {"shared_preload_libraries": "outbox", "outbox.purge_interval_seconds": 0}
+EVERYTHING = "SELECT * FROM outbox.message ORDER BY id"
+
+
+class Filled:
+    """A database with something of everything; what is needed to go on with it elsewhere."""
+
+    def __init__(self, db):
+        db.execute("INSERT INTO outbox.topic (topic, max_attempts, retention_days) VALUES ('strict', 1, 3)")
+        self.delivered, self.leased, self.dead, self.failed, self.strict = (
+            append(db, topic, payload='{"n": [1e400, "\\u00fc"]}', key="k", headers='{"traceparent": "00"}')
+            for topic in ("orders", "orders", "orders", "orders", "strict")
+        )
+        leases = {m.id: m for m in claim(db, owner="somebody", lease_seconds=43200)}
+        assert value(db, "complete", leases[self.delivered].token)
+        assert value(db, "abandon", leases[self.dead].token, "gave up")
+        assert value(db, "fail", leases[self.failed].token, "try later", "2100-01-01") == "waiting"
+        self.token, self.strict_token = leases[self.leased].token, leases[self.strict].token
+        self.delayed = append(db, available_at="2100-01-01")
+        self.ready = rows(db, "append_batch", "orders", '[{"type": "t", "payload": 1}, {"type": "t", "payload": 2}]')
+        assert value(db, "consume_once", "mail", self.delivered)
+        self.rows = db.execute(EVERYTHING).fetchall()
+        self.markers = db.execute("TABLE outbox.processed").fetchall()
+        assert {row[-1] for row in self.rows} == {"ready", "leased", "waiting", "delivered", "dead"}
+
+    def is_whole_in(self, db):
+        assert db.execute(EVERYTHING).fetchall() == self.rows
+        assert db.execute("TABLE outbox.processed").fetchall() == self.markers
+
+    def goes_on_in(self, db):
+        self.is_whole_in(db)
+        assert value(db, "complete", self.token)
+        assert not value(db, "complete", self.token)
+        assert value(db, "fail", self.strict_token, "no") == "dead"  # the topic allows one attempt
+        assert not value(db, "consume_once", "mail", self.delivered)
+        assert append(db, id=self.delivered) == self.delivered
+        assert value(db, "retry_dead", self.dead)
+        new = append(db)
+        batch = [r[0] for r in rows(db, "append_batch", "orders", '[{"type": "t", "payload": 1}, {"type": "t", "payload": 2}]')]
+        arrived = [self.dead, *(r[0] for r in self.ready), new, *batch]
+        leased = claim(db, "orders", batch_size=500)
+        assert [m.id for m in leased] == arrived
+        assert all(done for _, done in rows(db, "complete_batch", [m.token for m in leased]))
+        assert states(db)[self.delayed] == states(db)[self.failed] == "waiting"
+        long_ago(db)
+        assert value(db, "purge") == len(arrived) + 3
+
+
+@pytest.fixture
+def filled(db):
+    return Filled(db)
+
+
+@pytest.mark.parametrize("form", ["custom", "directory", "plain"])
+def test_dump_and_restore(server, database, db, filled, form):
+    place = server.folder(f"dump {form}") / "it"
+    server.as_user("pg_dump", f"--format={form}", "-f", place, database)
+    server.createdb("restored")
+    try:
+        if form == "plain":
+            server.as_user("psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", "restored", "-f", place)
+        else:
+            server.as_user("pg_restore", "--exit-on-error", "-d", "restored", place)
+        with server.connect("restored", autocommit=True) as restored:
+            filled.goes_on_in(restored)
+        filled.goes_on_in(db)  # the dump changed nothing
+    finally:
+        server.psql("DROP DATABASE restored WITH (FORCE)")
+
+
+def test_a_parallel_restore_of_data_alone(server, database, db, filled):
+    """Into a database where the extension was created anew."""
+    place = server.folder("only data") / "it"
+    server.as_user("pg_dump", "--format=directory", "-f", place, database)
+    server.createdb("fresh", extension="outbox")
+    server.as_user("pg_restore", "--exit-on-error", "--data-only", "--jobs=2", "-d", "fresh", place)
+    with server.connect("fresh", autocommit=True) as fresh:
+        filled.goes_on_in(fresh)
+    server.psql("DROP DATABASE fresh WITH (FORCE)")
+
+
+def test_a_dump_beside_a_working_queue_is_one_moment(server, database, db, filled):
+    """No message is in it twice or in half: every delivery and receipt has its envelope, none has both."""
+    place = server.folder("busy") / "it"
+    command = ["pgbench", "-n", "-c", "2", "-T", "60", "-f", "/dev/stdin", database]
+    script = """SELECT outbox.append('busy', 'placed', '1');
+        SELECT count(outbox.complete(token)) FROM outbox.claim('w', 'busy', 3);"""
+    busy = subprocess.Popen(
+        [server.bin(command[0]), *command[1:]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env=server.env, text=True,
+    )
+    busy.stdin.write(script)
+    busy.stdin.close()
+    for number in range(3):
+        server.as_user("pg_dump", "--format=custom", "-f", f"{place}{number}", database)
+        server.createdb("moment")
+        server.as_user("pg_restore", "--exit-on-error", "-d", "moment", f"{place}{number}")
+        with server.connect("moment", autocommit=True) as moment:
+            assert one(
+                moment,
+                """SELECT count(*) FROM outbox.envelope
+                     FULL JOIN (SELECT seq FROM outbox.delivery UNION ALL SELECT seq FROM outbox.receipt) AS r USING (seq)
+                    WHERE id IS NULL OR r.seq IS NULL""",
+            ) == 0
+            assert one(moment, "SELECT count(*) = count(DISTINCT id) FROM outbox.message")
+            assert append(moment, id=uuid.uuid4())
+        server.psql("DROP DATABASE moment WITH (FORCE)")
+    assert busy.poll() is None
+    busy.terminate()
+    busy.wait()
+    assert "busy" in {row[1] for row in db.execute(EVERYTHING)}
+
+
+def test_a_role_may_dump_only_what_it_may_read(server, database, db, filled):
+    """Tables belong to the owner; a dump by somebody else fails instead of leaving messages out."""
+    db.execute("CREATE ROLE reader LOGIN")
+    done = subprocess.run(
+        [server.bin("pg_dump"), "-U", "reader", database], env=server.env, capture_output=True, text=True
+    )
+    assert done.returncode != 0 and "permission denied" in done.stderr
+    db.execute("DROP ROLE reader")
+
+
+def test_dumpall_into_a_new_cluster(server, database, db, filled):
+    place = server.folder("all") / "it"
+    server.as_user("pg_dumpall", "-f", place)
+    with Server(conf=CONF) as new:
+        copy = new.folder("all") / "it"
+        copy.write_bytes(place.read_bytes())
+        new.as_user("psql", "-Xq", "-d", "postgres", "-f", copy)  # complains that the superuser exists
+        with new.connect(database, autocommit=True) as restored:
+            filled.goes_on_in(restored)
+
+
+@pytest.mark.parametrize("mode", ["--copy", "--link"])
+def test_pg_upgrade(mode):
+    with Server(conf=CONF) as old, Server(conf=CONF) as new:
+        old.createdb("app", extension="outbox")
+        with old.connect("app", autocommit=True) as db:
+            filled = Filled(db)
+        old.stop()
+        new.stop()
+        mode = [] if mode == "--copy" else [mode]  # copying is the default, and has no option before 17
+        command = ["pg_upgrade", "-b", old.bindir, "-B", new.bindir, "-d", old.data, "-D", new.data]
+        command += ["-U", "postgres", "-s", new.socket, *mode]
+        done = subprocess.run(
+            [new.bin(command[0]), *map(str, command[1:])], cwd=new.folder("upgrade"), env=new.env,
+            capture_output=True, text=True, **setup.as_server_user(),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        new.start()
+        with new.connect("app", autocommit=True) as db:
+            filled.goes_on_in(db)
+
+
+def test_drop_extension_takes_everything_and_a_dump_of_the_rest_works(server, database, db, filled):
+    db.execute("DROP EXTENSION outbox")
+    assert one(db, "SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'") == 0
+    with pytest.raises(psycopg.errors.InvalidSchemaName):
+        value(db, "purge")
+    server.as_user("pg_dump", "-f", server.folder("rest") / "it", database)
