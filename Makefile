@@ -47,6 +47,12 @@ cluster: install ## tests with throw-away clusters of their own; TESTS='-k resta
 demo:          ## see it work
 	@$(DEV) $(PYTHON) demo/run.py
 
+demo-stop:     ## stop and delete the cluster that the demo left running
+	@$(PYTHON) demo/run.py --end
+
+torture:       ## the demo's load while the whole cluster is killed with SIGKILL ten times
+	@$(PYTHON) demo/run.py --crash 10
+
 clean:         ## remove what was compiled
 	rm -rf target/package
 	cargo clean --quiet --package outbox
@@ -55,4 +61,4 @@ distclean:     ## remove what was compiled and what was set up for it
 	rm -rf "$$($(PYTHON) dev/setup.py --area)" target
 
 .PHONY: all help build install package installcheck test check-format check-lint check units regress \
-        isolation cluster demo clean distclean
+        isolation cluster demo demo-stop torture clean distclean
