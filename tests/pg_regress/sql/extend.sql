@@ -9,15 +9,15 @@ SELECT :'until' BETWEEN :'before'::timestamptz + interval '12 h' AND clock_times
        leased_until = :'until' AS shown, state, attempts, lease_owner
   FROM outbox.message;
 -- Sooner, and with the same token as often as one likes.
-SELECT round(extract(epoch FROM outbox.extend(:'token', 1) - clock_timestamp())) AS seconds;
-SELECT round(extract(epoch FROM leased_until - clock_timestamp())) AS seconds FROM outbox.message;
+SELECT ceil(extract(epoch FROM outbox.extend(:'token', 20) - clock_timestamp())) AS seconds;
+SELECT ceil(extract(epoch FROM leased_until - clock_timestamp())) AS seconds FROM outbox.message;
 -- How long: the argument, else the topic's, else the setting.
-SELECT round(extract(epoch FROM outbox.extend(:'token') - clock_timestamp())) AS seconds;
+SELECT ceil(extract(epoch FROM outbox.extend(:'token') - clock_timestamp())) AS seconds;
 SET outbox.lease_seconds = 3600;
-SELECT round(extract(epoch FROM outbox.extend(:'token') - clock_timestamp())) AS seconds;
+SELECT ceil(extract(epoch FROM outbox.extend(:'token') - clock_timestamp())) AS seconds;
 INSERT INTO outbox.topic (topic, lease_seconds) VALUES ('extend', 90);
-SELECT round(extract(epoch FROM outbox.extend(:'token') - clock_timestamp())) AS seconds;
-SELECT round(extract(epoch FROM outbox.extend(:'token', 30) - clock_timestamp())) AS seconds;
+SELECT ceil(extract(epoch FROM outbox.extend(:'token') - clock_timestamp())) AS seconds;
+SELECT ceil(extract(epoch FROM outbox.extend(:'token', 30) - clock_timestamp())) AS seconds;
 RESET outbox.lease_seconds;
 
 -- Run out and not claimed since: leased again by the same token.
@@ -33,7 +33,7 @@ SELECT outbox.extend(:'token');
 SELECT count(outbox.append('extend', 'e', '2'));
 SELECT token FROM outbox.claim('worker') \gset
 UPDATE outbox.delivery SET leased_until = clock_timestamp();
-SELECT token, leased_until FROM outbox.claim('thief', lease_seconds => 5) \gset thief_
+SELECT token, leased_until FROM outbox.claim('thief', lease_seconds => 50) \gset thief_
 SELECT outbox.extend(:'token', 500);
 SELECT state, attempts, lease_owner, leased_until = :'thief_leased_until' AS unchanged FROM outbox.message WHERE payload = '2';
 SELECT outbox.release(:'thief_token');

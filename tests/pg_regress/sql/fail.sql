@@ -35,7 +35,7 @@ BEGIN
   UPDATE outbox.delivery SET attempts = attempt - 1, place = 'r', available_at = NULL;
   SELECT * INTO STRICT lease FROM outbox.claim('worker');
   IF outbox.fail(lease.token) <> 'waiting' THEN RAISE 'not waiting'; END IF;
-  SELECT m.attempts, round(extract(epoch FROM available_at - clock_timestamp())) INTO attempts, seconds FROM outbox.message AS m;
+  SELECT m.attempts, ceil(extract(epoch FROM available_at - clock_timestamp())) INTO attempts, seconds FROM outbox.message AS m;
 END $$;
 SELECT count(outbox.append('fail', 'e', '1'));
 SELECT b.* FROM unnest('{1,2,3,4,5,6,7,8,9,49}'::int[]) AS n, pg_temp.backoff(n) AS b;

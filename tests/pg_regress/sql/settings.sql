@@ -37,7 +37,7 @@ SELECT boot_val = substring(pg_get_viewdef('outbox.message') FROM $$current_sett
 
 -- A change counts from the next call on: batch_size and lease_seconds at claim, max_attempts and backoff at the answer.
 CREATE FUNCTION pg_temp.claims() RETURNS TABLE (messages bigint, seconds numeric) LANGUAGE sql AS $$
-  SELECT count(*), round(max(extract(epoch FROM leased_until - clock_timestamp()))) FROM outbox.claim('worker')
+  SELECT count(*), ceil(max(extract(epoch FROM leased_until - clock_timestamp()))) FROM outbox.claim('worker')
 $$;
 SELECT count(outbox.append('settings', 'e', to_jsonb(n))) FROM generate_series(1, 100) AS n;
 SELECT * FROM pg_temp.claims();
@@ -61,11 +61,11 @@ SELECT count(outbox.append('settings', 'e', '1'));
 SELECT token FROM outbox.claim('worker') \gset
 SET outbox.backoff_seconds = 200;
 SELECT outbox.fail(:'token');
-SELECT state, round(extract(epoch FROM available_at - clock_timestamp())) AS due_in FROM outbox.message;
+SELECT state, ceil(extract(epoch FROM available_at - clock_timestamp())) AS due_in FROM outbox.message;
 UPDATE outbox.delivery SET available_at = clock_timestamp();
 SET outbox.backoff_max_seconds = 300;
 SELECT outbox.fail(token) FROM outbox.claim('worker');
-SELECT state, round(extract(epoch FROM available_at - clock_timestamp())) AS due_in FROM outbox.message;
+SELECT state, ceil(extract(epoch FROM available_at - clock_timestamp())) AS due_in FROM outbox.message;
 UPDATE outbox.delivery SET available_at = clock_timestamp();
 SELECT token FROM outbox.claim('worker') \gset
 SET outbox.max_attempts = 3;
@@ -78,11 +78,11 @@ RESET outbox.max_attempts;
 TRUNCATE outbox.envelope, outbox.delivery;
 INSERT INTO outbox.topic (topic, max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size) VALUES ('settings own', 3, 5, 7, 33, 3);
 SELECT count(outbox.append(topic, 'e', to_jsonb(n))) FROM unnest('{settings,settings own}'::text[]) AS topic, generate_series(1, 4) AS n;
-SELECT t.topic, count(*), round(max(extract(epoch FROM leased_until - clock_timestamp()))) AS seconds
+SELECT t.topic, count(*), ceil(max(extract(epoch FROM leased_until - clock_timestamp()))) AS seconds
   FROM unnest('{settings,settings own}'::text[]) AS t (topic), LATERAL outbox.claim('worker', t.topic) GROUP BY 1 ORDER BY 1;
 UPDATE outbox.delivery SET leased_until = clock_timestamp();
 SELECT topic, attempts, outbox.fail(token), count(*) FROM outbox.claim('worker') WHERE payload <> '4' GROUP BY 1, 2, 3 ORDER BY 1;
-SELECT topic, state, count(*), max(round(extract(epoch FROM available_at - clock_timestamp()))) AS due_in
+SELECT topic, state, count(*), max(ceil(extract(epoch FROM available_at - clock_timestamp()))) AS due_in
   FROM outbox.message WHERE payload <> '4' GROUP BY 1, 2 ORDER BY 1, 2;
 UPDATE outbox.delivery SET available_at = clock_timestamp();
 SELECT topic, attempts, outbox.fail(token), count(*) FROM outbox.claim('worker') WHERE payload <> '4' GROUP BY 1, 2, 3 ORDER BY 1;
