@@ -29,7 +29,9 @@ def build(environment):
     # not `cargo pgrx`, which may find another cargo-pgrx than the one that was prepared
     command = ["cargo-pgrx", "pgrx", "package", "--pg-config", environment["PG_CONFIG"]]
     command += ["--out-dir", str(folder), "--no-default-features", "--features", f"pg{major}"]
-    subprocess.run(command, cwd=setup.CHECKOUT, env=environment, check=True)
+    # compiler messages and errors come on stderr; stdout lists the files, in colour even in a pipe
+    quiet = {"stdout": subprocess.DEVNULL}
+    subprocess.run(command, cwd=setup.CHECKOUT, env=environment, check=True, **quiet)
     return folder
 
 

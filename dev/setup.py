@@ -382,11 +382,18 @@ def fingerprint(pg):
     return hashlib.sha256(repr(inputs).encode()).hexdigest()
 
 
+def asked_for():
+    """What decides which server of the system is meant; sourcing our own environment does not."""
+    return [os.environ.get("PG_CONFIG"), shutil.which("pg_config")]
+
+
 def still_right(known, key):
+    """Does what was prepared before still answer what is asked now, and is it still there?"""
     settings = known.get("settings", {})
     if known.get("key") != key:
         return False
-    if os.environ.get("PG_CONFIG") not in (known["asked_for"], settings["PG_CONFIG"]):
+    ours = settings["PG_CONFIG"], settings["PATH_FIRST"].split(os.pathsep)[-1] + "/pg_config"
+    if any(now not in (then, *ours) for now, then in zip(asked_for(), known["asked_for"])):
         return False
     paths = [settings[k] for k in ("PG_CONFIG", "PGRX_HOME", "LIBCLANG_PATH", "PYTHONPATH")]
     return all(map(os.path.exists, paths + settings["PATH_FIRST"].split(os.pathsep)))
@@ -402,8 +409,7 @@ def prepare(pg=None):
         ready, key = home / "ready.json", fingerprint(pg)
         known = json.loads(ready.read_text()) if ready.exists() else {}
         if not still_right(known, key):
-            asked_for = os.environ.get("PG_CONFIG")
-            known = {"key": key, "asked_for": asked_for, "settings": variables(pg)}
+            known = {"key": key, "asked_for": asked_for(), "settings": variables(pg)}
             ready.write_text(json.dumps(known, indent=1))
             shell_file(pg).write_text(as_shell(known["settings"]))
             say(f"PostgreSQL {pg} is {known['settings']['PG_CONFIG']}")

@@ -72,7 +72,7 @@ def cluster():
     report = setup.area() / "cluster.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "tests/cluster", f"--junitxml={report}"]
-    command += ["-p", "no:cacheprovider"]
+    command += ["-ra", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=setup.CHECKOUT, env=environment())
     if not report.exists():
         return 0, 1
