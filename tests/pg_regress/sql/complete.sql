@@ -35,7 +35,8 @@ SELECT outbox.append('complete', 'e', '4') AS id \gset
 SELECT token FROM outbox.claim('worker 3') \gset
 SELECT outbox.complete(gen_random_uuid()) AS random, outbox.complete('00000000-0000-0000-0000-000000000000') AS nil,
        outbox.complete('ffffffff-ffff-ffff-ffff-ffffffffffff') AS max, outbox.complete(:'id') AS id;
-SELECT bool_or(outbox.complete(overlay(:'token' PLACING to_hex(('x' || substr(:'token', place, 1))::bit(4)::int # bit) FROM place)::uuid)) AS forged
+SELECT bool_or(outbox.complete(overlay(:'token' PLACING to_hex(('x' || substr(:'token', place, 1))::bit(4)::int # bit)
+                               FROM place)::uuid)) AS forged
   FROM generate_series(1, 36) AS place, unnest('{1,2,4,8}'::int[]) AS bit
  WHERE substr(:'token', place, 1) <> '-';
 SELECT payload, state FROM outbox.message ORDER BY payload;

@@ -21,7 +21,8 @@ SELECT token, completed FROM outbox.complete_batch('{00000000-0000-4000-8000-000
 -- None, an array that does not start at 1, and the largest.
 SELECT * FROM outbox.complete_batch('{}');
 SELECT completed FROM outbox.complete_batch('[5:6]={00000000-0000-4000-8000-000000000001,00000000-0000-4000-8000-000000000002}');
-SELECT completed, count(*) FROM outbox.complete_batch((SELECT array_agg(gen_random_uuid()) FROM generate_series(1, 10000))) GROUP BY completed;
+SELECT completed, count(*) FROM outbox.complete_batch((SELECT array_agg(gen_random_uuid()) FROM generate_series(1, 10000)))
+ GROUP BY completed;
 SELECT completed, count(*) FROM outbox.complete_batch(array_fill((SELECT token FROM outbox.claim('worker', batch_size => 1)), '{10000}'))
  GROUP BY completed ORDER BY completed;
 

@@ -14,8 +14,10 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 -- All that is stored, as one value.
 CREATE FUNCTION pg_temp.stored() RETURNS text LANGUAGE sql AS $$
-  SELECT md5(concat((SELECT array_agg(e ORDER BY seq) FROM outbox.envelope AS e), (SELECT array_agg(d ORDER BY seq) FROM outbox.delivery AS d),
-                    (SELECT array_agg(r ORDER BY seq) FROM outbox.receipt AS r), (SELECT array_agg(p ORDER BY p) FROM outbox.processed AS p)))
+  SELECT md5(concat((SELECT array_agg(e ORDER BY seq) FROM outbox.envelope AS e),
+                    (SELECT array_agg(d ORDER BY seq) FROM outbox.delivery AS d),
+                    (SELECT array_agg(r ORDER BY seq) FROM outbox.receipt AS r),
+                    (SELECT array_agg(p ORDER BY p) FROM outbox.processed AS p)))
 $$;
 -- One message each: delivered, leased twice (so with a stale token), ready.
 SELECT count(outbox.append('errors', 'e', to_jsonb(n))) FROM generate_series(1, 3) AS n;
@@ -108,7 +110,8 @@ SELECT n, value, regexp_replace(pg_temp.try(format(statement, name)), '(message 
        count(*), string_agg(argument, ', ' ORDER BY argument COLLATE "C") FILTER (WHERE n = 1) AS arguments
   FROM name_of, (VALUES
   (1, 'empty', ''), (2, 'blank', '  '), (3, 'tab', E'\t'), (4, 'no-break space', U&'\00A0'), (5, 'ideographic space', U&'\3000'),
-  (6, 'line feed inside', E'a\nb'), (7, 'U+0001', E'a\u0001'), (8, 'DEL', E'a\u007f'), (9, 'U+0085', E'a\u0085b'), (10, 'U+0085 alone', E'\u0085'),
+  (6, 'line feed inside', E'a\nb'), (7, 'U+0001', E'a\u0001'), (8, 'DEL', E'a\u007f'),
+  (9, 'U+0085', E'a\u0085b'), (10, 'U+0085 alone', E'\u0085'),
   (11, 'U+009F', E'\u009f'), (12, '256 bytes', repeat('x', 256)), (13, '256 bytes in 128 characters', repeat(U&'\00E4', 128)),
   (14, '1 MB', repeat('x', 1000000)),
   (20, '255 bytes', repeat('x', 255)), (21, '255 bytes in 85 characters', repeat(U&'\4E2D', 85)), (22, 'spaces around', ' a b '),
@@ -178,14 +181,16 @@ SELECT messages, pg_temp.try(format('SELECT outbox.append_batch(%L, %L)', 't', m
   '[{"type": "e", "payload": "secret", "": 1}]',
   '[{"type": "e", "payload": "secret", "unknown": null}]']) AS messages;
 -- Times in it have an offset; nothing is guessed.
-SELECT at, pg_temp.try(format($$SELECT outbox.append_batch('t', '[{"type": "e", "payload": 1, "available_at": "%s"}]')$$, at)) FROM unnest(ARRAY[
-  '', 'now', 'tomorrow', 'infinity', '-infinity', '2030-01-31', '08:00:00Z', '2030-01-31T08:00:00', '2030-01-31T08:00:00 UTC', '2030-01-31T08:00:00 Europe/Berlin',
-  '2030-01-31 08:00:00', '31.01.2030 08:00:00+00', '2030-13-01T08:00:00Z', '2030-02-30T08:00:00Z', '2030-01-31T25:00:00Z', '2030-01-31T08:60:00Z',
-  '1896076800', ' 2030-01-31T08:00:00Z', '2030-01-31T08:00:00Z ', '+300000-01-31T08:00:00Z']) AS at;
+SELECT at, pg_temp.try(format($$SELECT outbox.append_batch('t', '[{"type": "e", "payload": 1, "available_at": "%s"}]')$$, at))
+  FROM unnest(ARRAY[
+  '', 'now', 'tomorrow', 'infinity', '-infinity', '2030-01-31', '08:00:00Z', '2030-01-31T08:00:00', '2030-01-31T08:00:00 UTC',
+  '2030-01-31T08:00:00 Europe/Berlin', '2030-01-31 08:00:00', '31.01.2030 08:00:00+00', '2030-13-01T08:00:00Z', '2030-02-30T08:00:00Z', '2030-01-31T25:00:00Z',
+  '2030-01-31T08:60:00Z', '1896076800', ' 2030-01-31T08:00:00Z', '2030-01-31T08:00:00Z ', '+300000-01-31T08:00:00Z']) AS at;
 -- An id in it is a uuid just as PostgreSQL reads one.
 BEGIN;
 SELECT id, left(pg_temp.try(format('SELECT %L::uuid', id)), 5) AS uuid,
-       left(pg_temp.try(format($$SELECT outbox.append_batch('t', '[{"type": "e", "payload": 1, "id": "%s"}]')$$, id)), 5) AS append_batch FROM unnest(ARRAY[
+       left(pg_temp.try(format($$SELECT outbox.append_batch('t', '[{"type": "e", "payload": 1, "id": "%s"}]')$$, id)), 5) AS append_batch
+  FROM unnest(ARRAY[
   '', 'x', '00000000-0000-4000-8000-00000000000', '00000000-0000-4000-8000-0000000000001', '00000000-0000-4000-8000-00000000000g',
   'urn:uuid:00000000-0000-4000-8000-000000000001', '{00000000-0000-4000-8000-000000000001', ' 00000000-0000-4000-8000-000000000001',
   '00000000-0000-4000-8000-00000000000A', '{00000000-0000-4000-8000-000000000002}', '00000000000040008000000000000003',
@@ -201,7 +206,8 @@ SELECT n, pg_column_size(to_jsonb(body #>> '{}')) = n AS uncompressed, pg_column
        pg_temp.try(format($$SELECT outbox.append_batch('t', jsonb_build_array(jsonb_build_object('type', 'e', 'payload', 1),
                           jsonb_build_object('type', 'e', 'payload', body))) FROM body WHERE n = %s$$, n)) AS in_batch
   FROM body ORDER BY n;
-CREATE TEMP TABLE header ON COMMIT DROP AS SELECT n, jsonb_build_object('h', repeat('x', n - 17)) AS header FROM unnest('{1024,1025}'::int[]) AS n;
+CREATE TEMP TABLE header ON COMMIT DROP AS
+SELECT n, jsonb_build_object('h', repeat('x', n - 17)) AS header FROM unnest('{1024,1025}'::int[]) AS n;
 SELECT n, pg_column_size(header) AS bytes,
        pg_temp.try(format($$SELECT outbox.append('t', 'e', '1', headers => header) FROM header WHERE n = %s$$, n)) AS headers,
        pg_temp.try(format($$SELECT outbox.append_batch('t', jsonb_build_array(jsonb_build_object('type', 'e', 'payload', 1, 'headers', header)))
@@ -209,7 +215,8 @@ SELECT n, pg_column_size(header) AS bytes,
   FROM header ORDER BY n;
 SELECT pg_temp.try($$SELECT outbox.append_batch('t', jsonb_build_array(jsonb_build_object('type', 'e', 'payload', repeat('x', 1000)),
                    jsonb_build_object('type', 'e', 'payload', repeat('x', 1000))))$$) AS sum_over_limit;
-SELECT n, pg_temp.try(format($$SELECT outbox.append_batch('t', jsonb_agg('{"type": "e", "payload": 1}'::jsonb)) FROM generate_series(1, %s)$$, n)) AS append_batch,
+SELECT n, pg_temp.try(format($$SELECT outbox.append_batch('t', jsonb_agg('{"type": "e", "payload": 1}'::jsonb))
+                                 FROM generate_series(1, %s)$$, n)) AS append_batch,
        pg_temp.try(format($$SELECT outbox.complete_batch(array_agg(gen_random_uuid())) FROM generate_series(1, %s)$$, n)) AS complete_batch
   FROM unnest('{10000,10001}'::int[]) AS n;
 SELECT pg_temp.try($$SELECT outbox.complete_batch(array_fill(gen_random_uuid(), '{1,1}'))$$) AS two_dimensions,
@@ -241,11 +248,13 @@ ROLLBACK;
 -- All these errors have left nothing behind; the current lease has survived them.
 SELECT pg_temp.stored() = :'stored' AS unchanged;
 -- Stale, forged, repeated tokens: a result, and nothing changes.
-SELECT name, outbox.complete(token), outbox.fail(token, 'e', now()), outbox.abandon(token, 'e'), outbox.extend(token, 1), outbox.release(token),
+SELECT name, outbox.complete(token), outbox.fail(token, 'e', now()), outbox.abandon(token, 'e'), outbox.extend(token, 1),
+       outbox.release(token),
        (SELECT completed FROM outbox.complete_batch(ARRAY[token]))
   FROM (VALUES ('delivered', :'delivered_token'::uuid), ('stale', :'stale_token'), ('nil', '00000000-0000-0000-0000-000000000000'),
                ('random', '5e0c8ab5-0c9e-4d5c-8d2e-2f6f9a3b7c11'), ('version 8', '00000000-0001-8000-8000-000000000001'),
-               ('max', 'ffffffff-ffff-ffff-ffff-ffffffffffff'), ('largest of version 8', 'ffffffff-ffff-8fff-bfff-ffffffffffff')) AS v (name, token);
+               ('max', 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
+               ('largest of version 8', 'ffffffff-ffff-8fff-bfff-ffffffffffff')) AS v (name, token);
 SELECT pg_temp.stored() = :'stored' AS unchanged;
 SELECT outbox.complete(:'current_token');
 SELECT pg_temp.stored() = :'stored' AS unchanged;

@@ -51,9 +51,11 @@ END $$;
 BEGIN;
 UPDATE pg_extension SET extversion = '0.0.0' WHERE extname = 'outbox';
 ALTER FUNCTION outbox.append COST 1; -- as an update does, changes a function
-SELECT statement, pg_temp.try('SELECT outbox.' || statement) FROM unnest(ARRAY['append(''t'', ''e'', ''1'')', 'append_batch(''t'', ''[{"type": "e", "payload": 1}]'')',
+SELECT statement, pg_temp.try('SELECT outbox.' || statement) FROM unnest(ARRAY[
+  'append(''t'', ''e'', ''1'')', 'append_batch(''t'', ''[{"type": "e", "payload": 1}]'')',
   'claim(''w'')', 'complete(''00000000-0001-8000-8000-000000000001'')', 'complete_batch(''{00000000-0001-8000-8000-000000000001}'')',
-  'fail(''00000000-0001-8000-8000-000000000001'')', 'abandon(''00000000-0001-8000-8000-000000000001'')', 'extend(''00000000-0001-8000-8000-000000000001'')',
+  'fail(''00000000-0001-8000-8000-000000000001'')', 'abandon(''00000000-0001-8000-8000-000000000001'')',
+  'extend(''00000000-0001-8000-8000-000000000001'')',
   'release(''00000000-0001-8000-8000-000000000001'')', 'consume_once(''c'', ''00000000-0000-4000-8000-000000000002'')',
   'retry_dead(''00000000-0000-4000-8000-000000000002'')', 'purge()']) AS statement;
 ROLLBACK;

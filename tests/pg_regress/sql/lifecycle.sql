@@ -123,7 +123,8 @@ SELECT attempts FROM outbox.claim('worker');
 
 -- Order: a redelivered message keeps its place and comes before younger ones, by whichever way it comes back.
 TRUNCATE outbox.envelope, outbox.delivery;
-SELECT count(outbox.append('lifecycle', 'e', to_jsonb(n), pg_temp.id(n), CASE WHEN n = 4 THEN now() + interval '1 hour' END)) FROM generate_series(1, 8) AS n;
+SELECT count(outbox.append('lifecycle', 'e', to_jsonb(n), pg_temp.id(n), CASE WHEN n = 4 THEN now() + interval '1 hour' END))
+  FROM generate_series(1, 8) AS n;
 CREATE TEMP TABLE lease AS SELECT payload, token FROM outbox.claim('worker', batch_size => 5);
 SELECT payload FROM lease ORDER BY payload;
 SELECT outbox.release(token) FROM lease WHERE payload = '5';
@@ -137,7 +138,8 @@ SELECT payload, attempts FROM outbox.claim('worker', 'lifecycle');
 
 -- Delayed messages keep their arrival order, among themselves and with others, whichever was due first.
 TRUNCATE outbox.envelope, outbox.delivery;
-SELECT count(outbox.append('lifecycle', 'e', to_jsonb(n), available_at => CASE WHEN n <> 5 THEN now() + interval '1 day' END)) FROM generate_series(1, 20) AS n;
+SELECT count(outbox.append('lifecycle', 'e', to_jsonb(n), available_at => CASE WHEN n <> 5 THEN now() + interval '1 day' END))
+  FROM generate_series(1, 20) AS n;
 UPDATE outbox.delivery AS d SET available_at = clock_timestamp() - make_interval(mins => payload::int)
   FROM outbox.envelope AS e WHERE e.seq = d.seq AND d.available_at IS NOT NULL;
 SELECT payload FROM outbox.claim('worker', batch_size => 1);

@@ -18,7 +18,8 @@ SELECT payload FROM outbox.claim('crashed', batch_size => 2);
 -- Times that do not change from run to run: what is over was in 2001, what is to come is in 2999.
 UPDATE outbox.envelope SET occurred_at = '2000-01-01', available_at = CASE WHEN available_at IS NOT NULL THEN timestamptz '2999-01-03' END;
 UPDATE outbox.receipt SET delivered_at = '2001-01-01';
-UPDATE outbox.delivery SET leased_until = CASE WHEN lease_owner = 'holder' THEN timestamptz '2999-01-04' WHEN leased_until IS NOT NULL THEN '2001-01-05' END,
+UPDATE outbox.delivery SET leased_until = CASE WHEN lease_owner = 'holder' THEN timestamptz '2999-01-04'
+                                           WHEN leased_until IS NOT NULL THEN '2001-01-05' END,
        ended_at = CASE WHEN ended_at IS NOT NULL THEN timestamptz '2001-01-02' END,
        available_at = CASE WHEN available_at > now() THEN timestamptz '2999-01-03' WHEN available_at IS NOT NULL THEN '2001-01-06' END;
 \x on

@@ -25,21 +25,27 @@ SELECT count(*) FILTER (WHERE pg_column_size(body) < octet_length(body::text) / 
   FROM body, pg_class WHERE pg_class.oid = 'body'::regclass GROUP BY reltoastrelid;
 
 SELECT count(outbox.append('one', name, body, headers => jsonb_build_object('h', body))) FROM body;
-SELECT count(*) FROM outbox.append_batch('batch', (SELECT jsonb_agg(jsonb_build_object('type', name, 'payload', body, 'headers', jsonb_build_object('h', body))) FROM body));
+SELECT count(*) FROM outbox.append_batch('batch', (SELECT jsonb_agg(jsonb_build_object('type', name, 'payload', body,
+       'headers', jsonb_build_object('h', body))) FROM body));
 -- The claims hand out what is in the table no more.
 CREATE TEMP TABLE claimed AS SELECT topic, type, payload, headers FROM outbox.claim('worker', batch_size => 500);
-SELECT name, c.topic, c.payload = b.body AND jsonb_typeof(c.payload) = jsonb_typeof(b.body) AS equal, c.payload::text = b.body::text AS as_text,
+SELECT name, c.topic, c.payload = b.body AND jsonb_typeof(c.payload) = jsonb_typeof(b.body) AS equal,
+       c.payload::text = b.body::text AS as_text,
        c.headers = jsonb_build_object('h', b.body) AND c.headers::text = jsonb_build_object('h', b.body)::text AS headers,
        m.payload = b.body AND m.payload::text = b.body::text AND m.headers = c.headers AS view
-  FROM body AS b LEFT JOIN claimed AS c ON c.type = b.name LEFT JOIN outbox.message AS m ON (m.topic, m.event_type) = (c.topic, b.name) ORDER BY name COLLATE "C", c.topic;
+  FROM body AS b LEFT JOIN claimed AS c ON c.type = b.name
+  LEFT JOIN outbox.message AS m ON (m.topic, m.event_type) = (c.topic, b.name)
+ ORDER BY name COLLATE "C", c.topic;
 
 -- A stored message does not lean on the table its payload came from.
 TRUNCATE outbox.envelope, outbox.delivery, claimed;
 SELECT count(outbox.append('one', name, body)) FROM body WHERE name LIKE '3 MB%';
 DROP TABLE body;
 INSERT INTO claimed SELECT topic, type, payload, headers FROM outbox.claim('worker');
-SELECT type, payload = CASE type WHEN '3 MB compressible' THEN to_jsonb(repeat('x', 3000000)) WHEN '3 MB noise' THEN to_jsonb(pg_temp.noise(3000000))
-       ELSE jsonb_build_object('a', pg_temp.noise(3000000), 'b', 1) END AS equal FROM claimed ORDER BY type;
+SELECT type, payload = CASE type WHEN '3 MB compressible' THEN to_jsonb(repeat('x', 3000000))
+       WHEN '3 MB noise' THEN to_jsonb(pg_temp.noise(3000000))
+       ELSE jsonb_build_object('a', pg_temp.noise(3000000), 'b', 1) END AS equal
+  FROM claimed ORDER BY type;
 
 -- Nor what was claimed on the stored message: in a table of whole rows, in a cursor that outlives its transaction.
 UPDATE outbox.delivery SET leased_until = clock_timestamp();

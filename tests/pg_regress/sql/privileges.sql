@@ -12,7 +12,8 @@ END $$;
 -- A call of every function; %L is the token of a lease.
 CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('append', $$SELECT outbox.append('privileges', 'e', '1', '00000000-0000-4000-8000-000000000001', 'tomorrow', 'k', '{}')$$),
-  ('append_batch', $$SELECT outbox.append_batch('privileges', '[{"type": "e", "payload": 1}, {"type": "e", "payload": 1, "id": "00000000-0000-4000-8000-000000000002"}]')$$),
+  ('append_batch', $$SELECT outbox.append_batch('privileges', '[{"type": "e", "payload": 1},
+                                               {"type": "e", "payload": 1, "id": "00000000-0000-4000-8000-000000000002"}]')$$),
   ('claim', $$SELECT * FROM outbox.claim('worker')$$),
   ('complete', $$SELECT outbox.complete(%L)$$),
   ('complete_batch', $$SELECT outbox.complete_batch(ARRAY[%L]::uuid[])$$),
@@ -31,9 +32,10 @@ SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace EXCEPT S
 CREATE FUNCTION pg_temp.attempts() RETURNS TABLE (what text, statement text) LANGUAGE sql AS $$
   SELECT 'function', format(c.statement, gen_random_uuid()) FROM call AS c WHERE c.function <> 'retry_dead'
   UNION ALL SELECT 'function', 'SELECT outbox.retry_dead(gen_random_uuid())'
-  UNION ALL SELECT 'table or view', format(s, relname) FROM pg_class, unnest(ARRAY['SELECT FROM outbox.%I', 'INSERT INTO outbox.%I DEFAULT VALUES',
-            'DELETE FROM outbox.%I', 'SELECT FROM outbox.%I FOR UPDATE', 'TRUNCATE outbox.%I', 'LOCK outbox.%I IN ACCESS SHARE MODE', 'DROP TABLE outbox.%I']) AS s
-             WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' OR (relnamespace, relname, s) = ('outbox'::regnamespace, 'message', 'SELECT FROM outbox.%I')
+  UNION ALL SELECT 'table', format(s, relname) FROM pg_class, unnest(ARRAY['SELECT FROM outbox.%I', 'INSERT INTO outbox.%I DEFAULT VALUES',
+            'DELETE FROM outbox.%I', 'SELECT FROM outbox.%I FOR UPDATE', 'TRUNCATE outbox.%I', 'LOCK outbox.%I IN ACCESS SHARE MODE',
+            'DROP TABLE outbox.%I']) AS s WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'
+  UNION ALL SELECT 'view', format('SELECT FROM outbox.%I', relname) FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v'
   UNION ALL SELECT 'sequence', format(s, relname) FROM pg_class, unnest(ARRAY['SELECT nextval(''outbox.%I'')', 'SELECT setval(''outbox.%I'', 1)',
             'SELECT currval(''outbox.%I'')', 'SELECT FROM outbox.%I']) AS s WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'S'
   UNION ALL SELECT 'schema', 'CREATE TABLE outbox.mine ()'
@@ -80,14 +82,15 @@ SELECT function, itself, others FROM call, pg_temp.only(function);
 SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef;
 -- Nobody but the owner has been granted anything, on whatever object.
 SELECT kind, name, grantee, privilege_type FROM (
-  SELECT 'schema' AS kind, nspname AS name, nspowner AS owner, coalesce(nspacl, acldefault('n', nspowner)) AS acl FROM pg_namespace WHERE nspname = 'outbox'
+  SELECT 'schema' AS kind, nspname AS name, nspowner AS owner, coalesce(nspacl, acldefault('n', nspowner)) AS acl
+    FROM pg_namespace WHERE nspname = 'outbox'
   UNION ALL SELECT 'function', proname, proowner, coalesce(proacl, acldefault('f', proowner)) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
   UNION ALL SELECT 'relation', relname, relowner, coalesce(relacl, acldefault(CASE relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", relowner))
               FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
   UNION ALL SELECT 'column', attname, NULL, attacl FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
              WHERE relnamespace = 'outbox'::regnamespace AND attacl IS NOT NULL
-  UNION ALL SELECT 'type', typname, typowner, coalesce(typacl, acldefault('T', typowner)) FROM pg_type JOIN pg_class ON pg_class.oid = typrelid AND relkind = 'c'
-             WHERE typnamespace = 'outbox'::regnamespace) AS o, LATERAL aclexplode(acl) AS a
+  UNION ALL SELECT 'type', typname, typowner, coalesce(typacl, acldefault('T', typowner))
+              FROM pg_type JOIN pg_class ON pg_class.oid = typrelid AND relkind = 'c' WHERE typnamespace = 'outbox'::regnamespace) AS o, LATERAL aclexplode(acl) AS a
  WHERE grantee IS DISTINCT FROM owner AND grantee <> 'regress_outbox_role'::regrole;
 
 -- A hostile search_path: operators, functions, tables and types that shadow what the extension uses, ahead of pg_catalog.
@@ -114,8 +117,9 @@ BEGIN
       EXECUTE format('CREATE OPERATOR hostile.%2$s (LEFTARG = %1$s, RIGHTARG = %1$s, FUNCTION = hostile.trap)', type, operator);
     END LOOP;
   END LOOP;
-  FOREACH signature IN ARRAY ARRAY['clock_timestamp() RETURNS timestamptz', 'now() RETURNS timestamptz', 'make_interval(secs double precision) RETURNS interval',
-    'current_setting(text, boolean) RETURNS text', 'min(integer) RETURNS integer', 'nextval(regclass) RETURNS bigint', 'uuid_eq(uuid, uuid) RETURNS boolean',
+  FOREACH signature IN ARRAY ARRAY['clock_timestamp() RETURNS timestamptz', 'now() RETURNS timestamptz',
+    'make_interval(secs double precision) RETURNS interval', 'current_setting(text, boolean) RETURNS text',
+    'min(integer) RETURNS integer', 'nextval(regclass) RETURNS bigint', 'uuid_eq(uuid, uuid) RETURNS boolean',
     'minus(timestamptz, interval) RETURNS timestamptz', 'times(numeric, integer) RETURNS numeric', 'times(numeric, bigint) RETURNS numeric'] LOOP
     EXECUTE format('CREATE FUNCTION hostile.%s LANGUAGE plpgsql AS $f$ BEGIN RAISE ''captured''; END $f$', signature);
   END LOOP;
@@ -149,8 +153,9 @@ SELECT payload, outbox.release(token) FROM outbox.claim('worker', 'privileges', 
 SELECT payload, outbox.fail(token, 'error', '2000-01-01') FROM outbox.claim('worker', batch_size => 1);
 SELECT payload, outbox.extend(token) IS NOT NULL AS extended, outbox.abandon(token) FROM outbox.claim('worker', batch_size => 1);
 SELECT outbox.retry_dead('00000000-0000-4000-8000-000000000003');
-SELECT count(completed) FROM (SELECT pg_catalog.array_agg(token) AS tokens FROM outbox.claim('worker')) AS c, outbox.complete_batch(tokens) WHERE completed;
-SELECT outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001'), outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001');
+SELECT count(completed) FROM (SELECT pg_catalog.array_agg(token) AS tokens FROM outbox.claim('worker')) AS c,
+       outbox.complete_batch(tokens) WHERE completed;
+SELECT n, outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001') FROM generate_series(1, 2) AS n;
 SELECT payload, state FROM outbox.message ORDER BY created_at USING OPERATOR(pg_catalog.<);
 RESET search_path;
 RESET ROLE;

@@ -16,7 +16,8 @@ SELECT count(outbox.complete(token)) FROM outbox.claim('worker', batch_size => 1
 SELECT count(outbox.abandon(token)) FROM outbox.claim('worker', batch_size => 1);
 SELECT count(outbox.fail(token)) FROM outbox.claim('worker', batch_size => 1);
 SELECT count(*) FROM outbox.claim('worker', batch_size => 2);
-UPDATE outbox.delivery SET leased_until = clock_timestamp() WHERE seq = (SELECT max(seq) FROM outbox.delivery WHERE leased_until IS NOT NULL);
+UPDATE outbox.delivery SET leased_until = clock_timestamp()
+ WHERE seq = (SELECT max(seq) FROM outbox.delivery WHERE leased_until IS NOT NULL);
 UPDATE outbox.envelope SET occurred_at = occurred_at - interval '10 years';
 CALL pg_temp.age('167 hours 59 minutes');
 SELECT outbox.purge();
@@ -45,7 +46,8 @@ SELECT count(*) FROM outbox.message;
 
 -- The topic's own retention goes first, shorter or longer than the setting.
 INSERT INTO outbox.topic (topic, retention_days) VALUES ('purge soon', 1), ('purge late', 3650);
-SELECT count(outbox.append(topic, 'e', to_jsonb(n))) FROM unnest('{purge,purge soon,purge late}'::text[]) AS topic, generate_series(1, 2) AS n;
+SELECT count(outbox.append(topic, 'e', to_jsonb(n)))
+  FROM unnest('{purge,purge soon,purge late}'::text[]) AS topic, generate_series(1, 2) AS n;
 SELECT count(outbox.complete(token)) FROM outbox.claim('worker') WHERE payload = '1';
 UPDATE outbox.delivery SET leased_until = clock_timestamp();
 SELECT count(outbox.abandon(token)) FROM outbox.claim('worker');
@@ -77,7 +79,8 @@ TRUNCATE outbox.envelope, outbox.delivery;
 -- Markers of consume_once: after 30 days, never while their message is stored; they are not counted.
 SELECT outbox.append('purge', 'e', '{}', pg_temp.id(1));
 SELECT count(outbox.consume_once('consumer', pg_temp.id(n))) FROM generate_series(1, 4) AS n;
-UPDATE outbox.processed SET processed_at = clock_timestamp() - CASE WHEN message_id = pg_temp.id(3) THEN interval '719 hours' ELSE interval '721 hours' END;
+UPDATE outbox.processed SET processed_at = clock_timestamp() -
+       CASE WHEN message_id = pg_temp.id(3) THEN interval '719 hours' ELSE interval '721 hours' END;
 SELECT outbox.purge(1);
 SELECT outbox.purge();
 SELECT right(message_id::text, 1) AS id FROM outbox.processed ORDER BY id;

@@ -1,7 +1,8 @@
 -- settings: their defaults, ranges and contexts; a misspelt one is an error; changes count from the next call on.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 LOAD 'outbox';
-SELECT name, boot_val, vartype AS type, min_val AS min, max_val AS max, context, unit FROM pg_settings WHERE name LIKE 'outbox.%' ORDER BY name COLLATE "C";
+SELECT name, boot_val, vartype AS type, min_val AS min, max_val AS max, context, unit
+  FROM pg_settings WHERE name LIKE 'outbox.%' ORDER BY name COLLATE "C";
 -- Each says what it is for, in a sentence.
 SELECT name FROM pg_settings WHERE name LIKE 'outbox.%' AND short_desc !~ '^[A-Z].*\.$';
 
@@ -13,14 +14,17 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
   RETURN SQLSTATE;
 END $$;
-SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, min_val::bigint - 1)) AS under, pg_temp.try(format('SET LOCAL %s = %s', name, min_val)) AS min,
-       pg_temp.try(format('SET LOCAL %s = %s', name, max_val)) AS max, pg_temp.try(format('SET LOCAL %s = %s', name, max_val::bigint + 1)) AS over
+SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, min_val::bigint - 1)) AS under,
+       pg_temp.try(format('SET LOCAL %s = %s', name, min_val)) AS min,
+       pg_temp.try(format('SET LOCAL %s = %s', name, max_val)) AS max,
+       pg_temp.try(format('SET LOCAL %s = %s', name, max_val::bigint + 1)) AS over
   FROM pg_settings WHERE name LIKE 'outbox.%' AND vartype = 'integer' ORDER BY name COLLATE "C";
 
 -- An ordinary role may change those of context user only.
 CREATE ROLE regress_outbox_user;
 SET ROLE regress_outbox_user;
-SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, quote_literal(boot_val))) FROM pg_settings WHERE name LIKE 'outbox.%' ORDER BY name COLLATE "C";
+SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, quote_literal(boot_val)))
+  FROM pg_settings WHERE name LIKE 'outbox.%' ORDER BY name COLLATE "C";
 RESET ROLE;
 DROP ROLE regress_outbox_user;
 
@@ -76,7 +80,8 @@ RESET outbox.max_attempts;
 
 -- What is set for a topic goes before the setting, and is for that topic only.
 TRUNCATE outbox.envelope, outbox.delivery;
-INSERT INTO outbox.topic (topic, max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size) VALUES ('settings own', 3, 5, 7, 33, 3);
+INSERT INTO outbox.topic (topic, max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size)
+VALUES ('settings own', 3, 5, 7, 33, 3);
 SELECT count(outbox.append(topic, 'e', to_jsonb(n))) FROM unnest('{settings,settings own}'::text[]) AS topic, generate_series(1, 4) AS n;
 SELECT t.topic, count(*), ceil(max(extract(epoch FROM leased_until - clock_timestamp()))) AS seconds
   FROM unnest('{settings,settings own}'::text[]) AS t (topic), LATERAL outbox.claim('worker', t.topic) GROUP BY 1 ORDER BY 1;

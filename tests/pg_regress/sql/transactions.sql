@@ -73,7 +73,8 @@ TRUNCATE outbox.envelope, outbox.delivery;
 -- From the select list, a CTE read twice, CREATE TABLE AS, INSERT … SELECT, COPY, LATERAL.
 SELECT count(outbox.append('transactions', 'e', to_jsonb(n))) FROM generate_series(1, 12) AS n;
 SELECT (c).payload, (c).attempts FROM (SELECT outbox.claim('worker', batch_size => 2) AS c OFFSET 0) AS s;
-WITH c AS (SELECT * FROM outbox.claim('worker', batch_size => 2)) SELECT a.payload, b.payload FROM c AS a JOIN c AS b USING (token) ORDER BY 1;
+WITH c AS (SELECT * FROM outbox.claim('worker', batch_size => 2))
+SELECT a.payload, b.payload FROM c AS a JOIN c AS b USING (token) ORDER BY 1;
 CREATE TEMP TABLE lease AS SELECT * FROM outbox.claim('worker', batch_size => 2);
 INSERT INTO lease SELECT * FROM outbox.claim('worker', batch_size => 2);
 SELECT payload FROM lease ORDER BY payload;
@@ -118,12 +119,15 @@ BEGIN
 END $$;
 CREATE FUNCTION pg_temp.all() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM outbox.append_batch('statement', jsonb_agg(jsonb_build_object('type', 'evt.orders.placed.v1', 'payload', to_jsonb(new_orders)) ORDER BY id)) FROM new_orders;
+  PERFORM outbox.append_batch('statement', jsonb_agg(jsonb_build_object('type', 'evt.orders.placed.v1',
+          'payload', to_jsonb(new_orders)) ORDER BY id)) FROM new_orders;
   RETURN NULL;
 END $$;
 CREATE TRIGGER each BEFORE INSERT ON pg_temp.orders FOR EACH ROW EXECUTE FUNCTION pg_temp.each('row');
-CREATE TRIGGER all_of_them AFTER INSERT ON pg_temp.orders REFERENCING NEW TABLE AS new_orders FOR EACH STATEMENT EXECUTE FUNCTION pg_temp.all();
-CREATE CONSTRAINT TRIGGER late AFTER INSERT ON pg_temp.orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pg_temp.each('commit');
+CREATE TRIGGER all_of_them AFTER INSERT ON pg_temp.orders REFERENCING NEW TABLE AS new_orders
+  FOR EACH STATEMENT EXECUTE FUNCTION pg_temp.all();
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON pg_temp.orders DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION pg_temp.each('commit');
 BEGIN;
 INSERT INTO pg_temp.orders VALUES (1), (2);
 SELECT topic, payload FROM outbox.message ORDER BY topic, payload;
@@ -167,8 +171,9 @@ DECLARE
 BEGIN
   PERFORM outbox.append('transactions', 'e', '1');
   SELECT token INTO lease_token FROM outbox.claim('worker');
-  FOREACH statement IN ARRAY ARRAY['append(NULL, NULL, NULL)', 'append_batch(''t'', ''[{"type": "e", "payload": 1}, 2]'')', 'claim('''')', 'complete(NULL)',
-    'complete_batch(''{NULL}'')', 'fail($1, NULL, ''infinity'')', 'abandon(NULL)', 'extend($1, 0)', 'release(NULL)', 'consume_once('''', $1)', 'retry_dead(NULL)', 'purge(0)'] LOOP
+  FOREACH statement IN ARRAY ARRAY['append(NULL, NULL, NULL)', 'append_batch(''t'', ''[{"type": "e", "payload": 1}, 2]'')',
+    'claim('''')', 'complete(NULL)', 'complete_batch(''{NULL}'')', 'fail($1, NULL, ''infinity'')', 'abandon(NULL)', 'extend($1, 0)',
+    'release(NULL)', 'consume_once('''', $1)', 'retry_dead(NULL)', 'purge(0)'] LOOP
     BEGIN
       EXECUTE 'SELECT outbox.' || statement USING lease_token;
     EXCEPTION WHEN invalid_parameter_value OR null_value_not_allowed THEN
