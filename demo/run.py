@@ -202,8 +202,8 @@ class Demo:
             self.workers[heir] = command
             self.start_worker(heir, command)
             when = dict(hold.split(":")[:2] for hold in HOLDS)[owner]
-            effect = "applied, not completed" if when == "after" else "not yet applied"
-            self.epitaphs[owner] = f"killed with SIGKILL, owner of {leased} leases, {effect}"
+            effect = "all in effect and none completed" if when == "after" else "none delivered yet"
+            self.epitaphs[owner] = f"killed with SIGKILL while it held {leased} leases, {effect}"
             self.progress.event(f"{owner} {self.epitaphs[owner]}; {heir} takes its place")
             if not leased:
                 raise Failed(f"{owner} was to be killed in the middle of its leases, but held none")

@@ -107,8 +107,9 @@ while (!stopping) {
   client.on('error', () => {}); // a query in flight is rejected with the same error
   try {
     await client.connect();
-    while (!stopping) {
-      await work(client);
+    try {
+      while (!stopping) await work(client);
+    } finally {
       alive = Date.now();
     }
   } catch (error) {

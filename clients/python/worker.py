@@ -53,8 +53,10 @@ class Worker:
         while not self.stopping:
             try:
                 with psycopg.connect(autocommit=True, row_factory=namedtuple_row) as connection:
-                    while not self.stopping:
-                        self.work(connection)
+                    try:
+                        while not self.stopping:
+                            self.work(connection)
+                    finally:
                         alive = time.monotonic()
             except psycopg.OperationalError as error:
                 print(f"connection lost: {error}", file=sys.stderr)

@@ -18,6 +18,7 @@ use postgres::{Client, Config, NoTls};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::collections::HashMap;
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -83,21 +84,24 @@ impl Worker {
     fn run(&mut self) -> Result<(), postgres::Error> {
         let mut alive = Instant::now();
         while !self.is_stopping() {
-            let Err(error) = self.session(&mut alive) else { continue };
+            let session = connect().and_then(|mut client| {
+                let end = self.session(&mut client);
+                alive = Instant::now();
+                end
+            });
+            let Err(error) = session else { continue };
             if !is_passing(&error) || alive.elapsed() > GIVE_UP {
                 return Err(error);
             }
-            eprintln!("connection lost: {error}");
+            eprintln!("connection lost: {}", told(&error));
             thread::sleep(Duration::from_millis(500));
         }
         Ok(())
     }
 
-    fn session(&mut self, alive: &mut Instant) -> Result<(), postgres::Error> {
-        let mut client = connect()?;
+    fn session(&mut self, client: &mut Client) -> Result<(), postgres::Error> {
         while !self.is_stopping() {
-            self.work(&mut client)?;
-            *alive = Instant::now();
+            self.work(client)?;
         }
         Ok(())
     }
@@ -199,6 +203,12 @@ fn is_passing(error: &postgres::Error) -> bool {
         .is_none_or(|state| ["08", "40", "53", "57"].iter().any(|class| state.code().starts_with(class)))
 }
 
+/// The error and its causes: the message of a database error is the cause of "db error".
+fn told(error: &dyn Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 fn options() -> Result<Options, lexopt::Error> {
     use lexopt::prelude::*;
     let (mut owner, mut url, mut topic) = (None, None, None);
@@ -220,7 +230,7 @@ fn options() -> Result<Options, lexopt::Error> {
     Ok(Options { owner, topic, url, batch_size, lease_seconds, wait_seconds })
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<Counts, Box<dyn Error>> {
     let options = options().map_err(|error| format!("{error}; {USAGE}"))?;
     let stopping = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -228,7 +238,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut worker = Worker { options, stopping, counts: Counts::default() };
     worker.run()?;
-    let Counts { completed, failed, released, stale } = worker.counts;
-    println!("completed {completed}, failed {failed}, released {released}, stale {stale}");
-    Ok(())
+    Ok(worker.counts)
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(Counts { completed, failed, released, stale }) => {
+            println!("completed {completed}, failed {failed}, released {released}, stale {stale}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {}", told(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
 }
