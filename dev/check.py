@@ -113,7 +113,7 @@ def indentation(line):
 
 
 def imports(text, root):
-    """Each unsafe block, impl and fn has its reason: `// SAFETY:`, or `# Safety` in the doc of a fn."""
+    """Top-level modules that this source names through `root`, a pattern: `crate`, `super`."""
     text = code(text)
     for group in re.findall(rf"\b(?:{root})::\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", text):
         yield from re.findall(r"\w+", re.sub(r"\{[^{}]*\}|::\w+|\bas\s+\w+", "", group))
