@@ -1,5 +1,6 @@
 -- extension: created, dropped and created again within a session; a library that does not fit is refused.
 -- Only a superuser can create it, and only where no schema outbox is.
+TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 SELECT count(outbox.append('extension', 'e', '1'));
 SELECT count(outbox.complete(token)) FROM outbox.claim('worker');
 SELECT outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001'), outbox.purge();
