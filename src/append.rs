@@ -7,9 +7,9 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes};
-use crate::store::server;
 use crate::store::table::{self, Access, Table};
-use crate::store::value::{Json, Text, Time};
+use crate::store::value::{Json, Text, Time, parse_uuid};
+use crate::store::{server, shared};
 use uuid::Uuid;
 
 /// Messages that one value of the arrival sequence numbers.
@@ -92,8 +92,10 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
     let mut ids = Vec::with_capacity(messages.len());
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
     let now = server::clock();
+    shared::about_to_number()?;
     for block in messages.chunks(BLOCK) {
         let first = table::next_arrival()? * BLOCK as i64;
+        shared::numbered(first, first + block.len() as i64 - 1);
         for (seq, message) in (first..).zip(block) {
             let Message { kind, payload, ref draft } = *message;
             let id = draft.id.unwrap_or_else(Uuid::now_v7);
@@ -126,6 +128,9 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
         .map(|envelope| Delivery::new(envelope.seq, topic, envelope.key, envelope.available_at, now))
         .collect();
     deliveries.insert_all(&new);
+    if let Some(due) = new.iter().filter_map(|delivery| delivery.available_at).min() {
+        shared::will_be_due(topic, due)?;
+    }
     Ok(ids)
 }
 
@@ -136,7 +141,7 @@ mod member {
 
     pub fn draft<'a>(element: &Value<'a>) -> Result<Draft<'a>, Error> {
         if element.is_null() {
-            return Err(Fault::NullElement("messages").into());
+            return Err(Fault::Null("the element").into());
         }
         let members = element.members().ok_or(Fault::NotAnObject("the element"))?;
         let mut draft = Draft::default();
@@ -166,6 +171,6 @@ mod member {
 
     fn uuid(value: &Value<'_>) -> Result<Uuid, Error> {
         let text = value.text().ok_or(Fault::NotText("id"))?;
-        Uuid::try_parse_ascii(text).map_err(|_| Error::MalformedUuid("id"))
+        Ok(parse_uuid(text))
     }
 }

@@ -5,19 +5,21 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
+use crate::floor::{self, Seen};
 use crate::settings;
-use crate::store::record::{Deliveries, Envelopes, Place, Topics};
+use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
 use crate::store::scan::{Scan, TopicRules};
 use crate::store::server;
+use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
-use crate::store::table::{Access, Outcome, Table, Wait};
+use crate::store::table::{Access, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::{token, wake};
+use std::collections::VecDeque;
 
-/// Due messages that one claim moves into the ready index, as a multiple of its batch and at most.
-const PROMOTED_PER_ROW: usize = 4;
-const PROMOTED_AT_MOST: usize = 1_000;
+/// Due messages that one claim considers besides as many as it may lease: the oldest among them come first.
+const DUE_BESIDES: usize = 500;
 /// Deaths that one claim records. More are skipped, as leased rows are.
 const DEATHS_AT_MOST: usize = 100;
 
@@ -70,76 +72,224 @@ fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
     })
 }
 
-/// One look at the table.
+/// One look at the table, under one snapshot.
 fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
     let now = server::clock();
-    let deliveries = Table::<Deliveries>::open(Access::Write)?;
-    let topics = Table::<Topics>::open(Access::Read)?;
-    let envelopes = Table::<Envelopes>::open(Access::Read)?;
-    let first_look = Latest::push();
-    let mut rules = TopicRules::new(&topics, &first_look);
+    let waiting = shared::look_at_waiting(claim.topic, now)?;
+    let ready = shared::look_at_ready(claim.topic, now)?;
+    let tables = Tables {
+        deliveries: Table::open(Access::Write)?,
+        envelopes: Table::open(Access::Read)?,
+        topics: Table::open(Access::Read)?,
+    };
+    let snapshot = Latest::push();
+    let mut rules = TopicRules::new(&tables.topics, &snapshot);
     let topic = claim.topic.map(|topic| rules.of(topic)).transpose()?.unwrap_or_default();
     if topic.paused {
         return Ok(());
     }
     let batch_size = claim.batch_size.unwrap_or_else(|| settings::batch_size(&topic)).unsigned_abs() as usize;
-    let promoted = promote_due(claim.topic, batch_size, now, &deliveries, &first_look)?;
-    let second_look = (promoted > 0).then(Latest::push);
-    let snapshot = second_look.as_ref().unwrap_or(&first_look);
-    let mut bodies = Scan::<Envelopes>::by_seq(&envelopes, snapshot)?;
-    let mut scan = Scan::in_order(&deliveries, snapshot, claim.topic)?;
-    let nonce = token::nonce();
-    let (mut leased, mut deaths) = (0, 0);
-    while leased < batch_size {
-        server::check_for_interrupts();
-        let Some(found) = scan.next() else { break };
-        let mut row = found.row;
-        if row.place != Place::Ready || row.is_leased(now) {
-            continue;
-        }
-        let topic = rules.of(row.topic)?;
-        if topic.paused {
-            continue;
-        }
-        if row.attempts >= settings::max_attempts(&topic) {
-            if deaths < DEATHS_AT_MOST {
-                row.die_exhausted(now);
-                deliveries.update(found.id, &row, snapshot, Wait::No);
-                deaths += 1;
-            }
-            continue;
-        }
-        let Some(body) = bodies.seek(row.seq) else { continue };
-        let seconds = claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
-        let until = now.plus_seconds(seconds);
-        row.lease(nonce, claim.owner, until);
-        if deliveries.update(found.id, &row, snapshot, Wait::No) == Outcome::Done {
-            rows.push(&body.row, token::encode(row.seq, nonce), row.attempts, until);
-            leased += 1;
-        }
-    }
+    let mut batch = Batch {
+        claim,
+        now,
+        deliveries: &tables.deliveries,
+        snapshot: &snapshot,
+        rules,
+        bodies: Scan::<Envelopes>::by_seq(&tables.envelopes, &snapshot)?,
+        nonce: token::nonce(),
+        left: batch_size,
+        deaths: 0,
+        expiry: floor::NEVER,
+        rows,
+    };
+    let mut due = due(claim.topic, now, batch_size, &batch, &waiting)?;
+    let reach = batch.fill(&mut due, &ready)?;
+    let expiry = batch.expiry;
+    ready.finish(Seen { reach, expiry });
+    waiting.finish(Seen { reach: due.reach(), expiry: floor::NEVER });
     Ok(())
 }
 
-/// Moves waiting messages that are due into the ready index, the longest due first. Returns how many.
-fn promote_due(
+struct Tables {
+    deliveries: Table<Deliveries>,
+    envelopes: Table<Envelopes>,
+    topics: Table<Topics>,
+}
+
+/// Waiting messages that are due: numbers, oldest first, and when each was due.
+struct Due {
+    messages: VecDeque<(i64, Time)>,
+    /// Due times that must stay reachable.
+    left: Option<Time>,
+}
+
+impl Due {
+    fn leave(&mut self, due: Time) {
+        self.left = Some(self.left.map_or(due, |left| left.min(due)));
+    }
+
+    fn reach(&self) -> Option<i64> {
+        let unasked = self.messages.iter().map(|(_, due)| *due);
+        unasked.chain(self.left).min().map(|due| due.0)
+    }
+}
+
+/// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
+fn due(
     topic: Option<Text<'_>>,
-    batch_size: usize,
     now: Time,
-    deliveries: &Table<Deliveries>,
-    snapshot: &Latest,
-) -> Result<usize, Error> {
-    let limit = (batch_size * PROMOTED_PER_ROW).min(PROMOTED_AT_MOST);
-    let mut promoted = 0;
-    let mut scan = Scan::due(deliveries, snapshot, topic, now)?;
-    while promoted < limit {
+    batch_size: usize,
+    batch: &Batch<'_, '_, '_>,
+    waiting: &Looking,
+) -> Result<Due, Error> {
+    let mut due = Due { messages: VecDeque::new(), left: None };
+    let mut walk = Walk::begin(waiting);
+    let mut scan = Scan::due(batch.deliveries, batch.snapshot, topic, Time(waiting.start()), now)?;
+    while let Some(found) = scan.next() {
         server::check_for_interrupts();
-        let Some(found) = scan.next() else { break };
-        let mut row = found.row;
-        row.become_ready();
-        if deliveries.update(found.id, &row, snapshot, Wait::No) == Outcome::Done {
-            promoted += 1;
+        walk.end();
+        let at = found.row.available_at.unwrap_or(now);
+        if due.messages.len() == batch_size + DUE_BESIDES {
+            due.leave(at);
+            break;
+        }
+        due.messages.push_back((found.row.seq, at));
+    }
+    walk.end();
+    due.messages.make_contiguous().sort_unstable();
+    Ok(due)
+}
+
+/// A batch being filled.
+struct Batch<'c, 'r, 's> {
+    claim: &'c Claim<'c>,
+    now: Time,
+    deliveries: &'s Table<Deliveries>,
+    snapshot: &'s Latest,
+    rules: TopicRules<'s>,
+    bodies: Scan<'s, Envelopes>,
+    nonce: i64,
+    left: usize,
+    deaths: usize,
+    /// The earliest end of a lease met or given.
+    expiry: i64,
+    rows: &'c mut ClaimedRows<'r>,
+}
+
+/// What became of a message that a claim met.
+enum Met {
+    Leased,
+    /// Nothing to be had from it, whatever others do: it stays as it is, or died.
+    Passed,
+    /// Claimable, but not now: it must stay reachable.
+    Held,
+}
+
+impl<'c, 's> Batch<'c, '_, 's> {
+    /// Leases what is ready and what is due, merged in arrival order. Returns the first number that must stay
+    /// reachable, or None if the end was reached and nothing left.
+    fn fill(&mut self, due: &mut Due, ready: &Looking) -> Result<Option<i64>, Error> {
+        let mut reach: Option<i64> = None;
+        let mut walk = Walk::begin(ready);
+        let mut scan = Scan::in_order(self.deliveries, self.snapshot, self.claim.topic, ready.start())?;
+        while self.left > 0 {
+            server::check_for_interrupts();
+            let Some(found) = scan.next() else {
+                walk.end();
+                self.fill_from_due(due, i64::MAX, ready)?;
+                return Ok(reach);
+            };
+            let seq = found.row.seq;
+            if found.row.place != Place::Ready {
+                continue;
+            }
+            if found.row.is_leased(self.now) {
+                self.expires(found.row.leased_until);
+                continue;
+            }
+            walk.end();
+            self.fill_from_due(due, seq, ready)?;
+            let met = if self.left > 0 { self.meet(found.id, found.row, ready)? } else { Met::Held };
+            if let Met::Held = met {
+                reach = reach.or(Some(seq));
+            }
+            if self.left == 0 {
+                return Ok(reach.or(Some(seq + 1)));
+            }
+        }
+        Ok(reach)
+    }
+
+    /// Leases due messages that arrived before number `before`.
+    fn fill_from_due(&mut self, due: &mut Due, before: i64, ready: &Looking) -> Result<(), Error> {
+        if due.messages.is_empty() {
+            return Ok(());
+        }
+        let mut scan = Scan::<Deliveries>::by_seq(self.deliveries, self.snapshot)?;
+        while self.left > 0 {
+            let Some(&(seq, at)) = due.messages.front().filter(|(seq, _)| *seq < before) else { break };
+            due.messages.pop_front();
+            let Some(found) = scan.seek(seq) else { continue };
+            if let Met::Held = self.meet(found.id, found.row, ready)? {
+                due.leave(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases one message that nobody has leased and that is due, if it may be had.
+    fn meet(&mut self, id: RowId, row: Delivery<'_>, looking: &Looking) -> Result<Met, Error> {
+        let mut row: Delivery<'_> = row;
+        let topic = self.rules.of(row.topic)?;
+        if topic.paused {
+            return Ok(Met::Held);
+        }
+        if row.attempts >= settings::max_attempts(&topic) {
+            if self.deaths < DEATHS_AT_MOST {
+                self.deaths += 1;
+                row.die_exhausted(self.now);
+                self.deliveries.update(id, &row, self.snapshot, Wait::No);
+            }
+            return Ok(Met::Passed);
+        }
+        let Some(body) = self.bodies.seek(row.seq) else { return Ok(Met::Passed) };
+        let seconds = self.claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
+        let until = self.now.plus_seconds(seconds);
+        row.lease(self.nonce, self.claim.owner, until);
+        match self.deliveries.update(id, &row, self.snapshot, Wait::No) {
+            Outcome::Lost(xid) if looking.is_held_by(xid) => Ok(Met::Held),
+            Outcome::Lost(_) => Ok(Met::Passed),
+            Outcome::Done => {
+                self.rows.push(&body.row, token::encode(row.seq, self.nonce), row.attempts, until);
+                shared::touched(row.seq);
+                self.expires(Some(until));
+                self.left -= 1;
+                Ok(Met::Leased)
+            }
         }
     }
-    Ok(promoted)
+
+    fn expires(&mut self, until: Option<Time>) {
+        self.expiry = until.map_or(self.expiry, |until| self.expiry.min(until.0));
+    }
+}
+
+/// What it costs to walk from the beginning of an index to the first message of use.
+struct Walk<'l> {
+    looking: Option<&'l Looking>,
+    pages: i64,
+    began: Time,
+}
+
+impl<'l> Walk<'l> {
+    fn begin(looking: &'l Looking) -> Walk<'l> {
+        let looking = looking.is_sweep().then_some(looking);
+        Walk { looking, pages: server::pages_touched(), began: server::clock() }
+    }
+
+    fn end(&mut self) {
+        if let Some(looking) = self.looking.take() {
+            looking.walked(server::pages_touched() - self.pages, server::clock().0 - self.began.0);
+        }
+    }
 }

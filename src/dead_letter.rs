@@ -5,9 +5,9 @@ use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Place, Topics};
 use crate::store::scan::{self, Scan, TopicRules};
-use crate::store::server;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
+use crate::store::{server, shared};
 use uuid::Uuid;
 
 /// Ready again with no attempts counted, at its old place. True if it was dead, recorded or not.
@@ -35,6 +35,8 @@ pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
         }
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
+            shared::touched(seq);
+            shared::will_be_ready(row.topic, seq)?;
             return Ok(true);
         }
     }

@@ -14,8 +14,6 @@ pub enum Error {
     Version(Option<String>),
     /// A set-returning function was called where no set can be taken.
     NoSet,
-    /// Text that is no uuid.
-    MalformedUuid(&'static str),
 }
 
 impl From<Fault> for Error {
@@ -92,10 +90,6 @@ impl Report {
             Error::NoSet => Report::new(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "set-valued function called in context that cannot accept a set".into(),
-            ),
-            Error::MalformedUuid(name) => Report::new(
-                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("invalid input syntax for type uuid in {name}"),
             ),
         }
     }

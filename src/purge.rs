@@ -47,7 +47,7 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
     let topics = Table::<Topics>::open(Access::Read)?;
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&topics, &snapshot);
-    let mut scan = Scan::in_order(&deliveries, &snapshot, None)?;
+    let mut scan = Scan::in_order(&deliveries, &snapshot, None, 0)?;
     let mut deaths = 0;
     while deaths < limit {
         server::check_for_interrupts();

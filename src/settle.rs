@@ -8,10 +8,10 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topics};
 use crate::store::scan::{Scan, TopicRules};
-use crate::store::server;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::value::{Text, Time, UuidArray};
+use crate::store::{server, shared};
 use crate::{backoff, settings, token};
 use uuid::Uuid;
 
@@ -87,9 +87,9 @@ struct Settled {
 }
 
 fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
-    let Some((seq, lease)) = token::decode(token) else { return Ok(None) };
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
+    let Some((seq, lease)) = token::decode(token) else { return Ok(None) };
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
@@ -108,8 +108,8 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
             Answer::Fail { error, retry_at } => {
                 let (first, longest) =
                     (settings::backoff_seconds(&topic), settings::backoff_max_seconds(&topic));
-                let due =
-                    retry_at.unwrap_or_else(|| now.plus_micros(backoff::delay(row.attempts, first, longest)));
+                let backoff = backoff::delay(row.attempts, first, longest);
+                let due = retry_at.unwrap_or_else(|| now.plus_micros(backoff)).max(now);
                 row.wait_until(due, error);
             }
             Answer::Abandon { error } => row.die(now, error),
@@ -120,13 +120,28 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
             Answer::Release => row.release(),
         }
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
+            tell(&answer, &row)?;
             return Ok(Some(Settled { place: row.place, leased_until: row.leased_until }));
         }
     }
 }
 
+/// What claims must hear of an answer, once it is committed.
+fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
+    shared::touched(row.seq);
+    match answer {
+        Answer::Release => shared::will_be_ready(row.topic, row.seq),
+        Answer::Extend { .. } => row.leased_until.map_or(Ok(()), |end| shared::will_expire(row.topic, end)),
+        Answer::Fail { .. } if row.place == Place::Waiting => {
+            row.available_at.map_or(Ok(()), |due| shared::will_be_due(row.topic, due))
+        }
+        Answer::Fail { .. } | Answer::Abandon { .. } => Ok(()),
+    }
+}
+
 /// Completes in the order of the messages, so that two calls that share some cannot wait for each other in a circle.
 fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let mut answers = vec![false; tokens.len()];
     let mut leases: Vec<(i64, i64, usize)> = tokens
         .iter()
@@ -134,7 +149,6 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
         .filter_map(|(place, token)| token::decode(*token).map(|(seq, lease)| (seq, lease, place)))
         .collect();
     leases.sort_unstable();
-    let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let mut receipts = Vec::with_capacity(leases.len());
     {
         let snapshot = Latest::push();
@@ -172,9 +186,10 @@ fn take(
     if !found.row.holds(lease) {
         return Some(None);
     }
-    if deliveries.delete(found.id, snapshot, Wait::Yes) == Outcome::Lost {
+    if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
         return None;
     }
+    shared::touched(seq);
     Some(Some(Receipt {
         seq,
         delivered_at: server::clock(),

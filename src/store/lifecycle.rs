@@ -1,7 +1,7 @@
 //! What happens to a delivery: every change of state, in one place.
 //!
 //! ready -lease-> leased -complete-> (deleted, receipt)
-//! leased -release-> ready · leased -fail-> waiting -due-> ready · leased -die-> dead -revive-> ready
+//! leased -release-> ready · leased -fail-> waiting -due, lease-> leased · leased -die-> dead -revive-> ready
 
 use super::record::{Delivery, Place};
 use super::value::{Text, Time};
@@ -54,6 +54,7 @@ impl<'a> Delivery<'a> {
     }
 
     pub fn lease(&mut self, nonce: i64, owner: Text<'a>, until: Time) {
+        self.place = Place::Ready;
         self.attempts += 1;
         self.lease = nonce;
         self.lease_owner = Some(owner);
@@ -71,11 +72,6 @@ impl<'a> Delivery<'a> {
         self.place = Place::Waiting;
         self.available_at = Some(due);
         self.last_error = error;
-    }
-
-    /// A waiting message is due: claims see it from now on.
-    pub fn become_ready(&mut self) {
-        self.place = Place::Ready;
     }
 
     /// Given up. Who had it last stays on record.

@@ -19,6 +19,7 @@ pub mod record;
 pub mod rows;
 pub mod scan;
 pub mod server;
+pub mod shared;
 pub mod snapshot;
 pub mod table;
 pub mod value;

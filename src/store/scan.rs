@@ -12,16 +12,25 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use uuid::Uuid;
 
-/// A condition on the next column of the index.
+/// A condition on a column of the index, counted from 1.
 struct Key {
+    column: i16,
     strategy: u32,
     operator: pg_sys::Oid,
     value: pg_sys::Datum,
 }
 
 impl Key {
-    fn new<'a>(strategy: u32, operator: u32, value: &impl Column<'a>) -> Key {
-        Key { strategy, operator: operator.into(), value: value.datum() }
+    fn new<'a>(column: i16, strategy: u32, operator: u32, value: &impl Column<'a>) -> Key {
+        Key { column, strategy, operator: operator.into(), value: value.datum() }
+    }
+
+    fn text(column: i16, value: &Text<'_>) -> Key {
+        Key::new(column, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, value)
+    }
+
+    fn number(column: i16, value: &i64) -> Key {
+        Key::new(column, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, value)
     }
 }
 
@@ -53,11 +62,9 @@ impl<'t, R: Read> Scan<'t, R> {
 
     fn start<const N: usize>(&mut self, keys: [Key; N]) {
         let mut data = [pg_sys::ScanKeyData::default(); N];
-        for (place, (data, key)) in data.iter_mut().zip(keys).enumerate() {
+        for (data, key) in data.iter_mut().zip(keys) {
             // SAFETY: fills the entry in; text columns have collation "C", which ScanKeyInit assumes.
-            unsafe {
-                pg_sys::ScanKeyInit(data, place as i16 + 1, key.strategy as u16, key.operator, key.value);
-            }
+            unsafe { pg_sys::ScanKeyInit(data, key.column, key.strategy as u16, key.operator, key.value) }
         }
         // SAFETY: the scan was opened for N keys and copies them.
         unsafe { pg_sys::index_rescan(self.scan, data.as_mut_ptr(), N as i32, std::ptr::null_mut(), 0) }
@@ -80,43 +87,48 @@ impl<'t, R: Read> Scan<'t, R> {
 }
 
 impl<'t> Scan<'t, Deliveries> {
-    /// Deliveries of `topic` that are ready or leased, or of any topic all deliveries, in arrival order.
+    /// Deliveries of `topic` that are ready or leased, or all deliveries, in arrival order from number `start` on.
     pub fn in_order(
         table: &'t Table<Deliveries>,
         snapshot: &'t Latest,
         topic: Option<Text<'_>>,
+        start: i64,
     ) -> Result<Self, Error> {
+        let from = |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &start);
         match topic {
             Some(topic) => {
-                let mut scan = Scan::open(table, Object::DeliveryReady, snapshot, 1)?;
-                scan.start([Key::new(pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, &topic)]);
+                let mut scan = Scan::open(table, Object::DeliveryReady, snapshot, 2)?;
+                scan.start([Key::text(1, &topic), from(2)]);
                 Ok(scan)
             }
             None => {
-                let mut scan = Scan::open(table, Object::DeliveryPkey, snapshot, 0)?;
-                scan.start([]);
+                let mut scan = Scan::open(table, Object::DeliveryPkey, snapshot, 1)?;
+                scan.start([from(1)]);
                 Ok(scan)
             }
         }
     }
 
-    /// Waiting deliveries of `topic`, or of any, that are due at `time`, the longest due first.
+    /// Waiting deliveries of `topic`, or of any, that became due from `start` to `now`, the longest due first.
     pub fn due(
         table: &'t Table<Deliveries>,
         snapshot: &'t Latest,
         topic: Option<Text<'_>>,
-        time: Time,
+        start: Time,
+        now: Time,
     ) -> Result<Self, Error> {
-        let due = Key::new(pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, &time);
+        let from =
+            |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, &start);
+        let to = |column| Key::new(column, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, &now);
         match topic {
             Some(topic) => {
-                let mut scan = Scan::open(table, Object::DeliveryWaitingTopic, snapshot, 2)?;
-                scan.start([Key::new(pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, &topic), due]);
+                let mut scan = Scan::open(table, Object::DeliveryWaitingTopic, snapshot, 3)?;
+                scan.start([Key::text(1, &topic), from(2), to(2)]);
                 Ok(scan)
             }
             None => {
-                let mut scan = Scan::open(table, Object::DeliveryWaiting, snapshot, 1)?;
-                scan.start([due]);
+                let mut scan = Scan::open(table, Object::DeliveryWaiting, snapshot, 2)?;
+                scan.start([from(1), to(1)]);
                 Ok(scan)
             }
         }
@@ -129,7 +141,7 @@ impl<'t> Scan<'t, Deliveries> {
 
     /// The delivery numbered `seq`.
     pub fn seek(&mut self, seq: i64) -> Option<Found<'_, Deliveries>> {
-        self.start([Key::new(pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &seq)]);
+        self.start([Key::number(1, &seq)]);
         self.next()
     }
 }
@@ -142,7 +154,7 @@ impl<'t> Scan<'t, Envelopes> {
 
     /// The envelope numbered `seq`.
     pub fn seek(&mut self, seq: i64) -> Option<Found<'_, Envelopes>> {
-        self.start([Key::new(pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &seq)]);
+        self.start([Key::number(1, &seq)]);
         self.next()
     }
 }
@@ -151,7 +163,7 @@ impl<'t> Scan<'t, Envelopes> {
 pub fn seq_of(id: Uuid, snapshot: &Latest) -> Result<Option<i64>, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopeId, snapshot, 1)?;
-    scan.start([Key::new(pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, &id)]);
+    scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, &id)]);
     let seq = scan.next().map(|found| found.row.seq);
     Ok(seq)
 }
@@ -174,7 +186,7 @@ impl<'t> TopicRules<'t> {
             return Ok(*row);
         }
         let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
-        scan.start([Key::new(pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, &topic)]);
+        scan.start([Key::text(1, &topic)]);
         let row = scan.next().map(|found| found.row).unwrap_or_default();
         self.known.insert(topic.bytes().to_vec(), row);
         Ok(row)

@@ -21,6 +21,15 @@ pub fn clock() -> Time {
     Time(unsafe { pg_sys::GetCurrentTimestamp() })
 }
 
+/// Pages of tables and indexes that this session has touched.
+pub fn pages_touched() -> i64 {
+    // SAFETY: reads counters of this session.
+    unsafe {
+        let usage = &raw const pg_sys::pgBufferUsage;
+        (*usage).shared_blks_hit + (*usage).shared_blks_read
+    }
+}
+
 /// Lets a pending cancel or shutdown end the call.
 pub fn check_for_interrupts() {
     pg_sys::check_for_interrupts!();

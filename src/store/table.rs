@@ -22,8 +22,8 @@ pub struct RowId(pub(super) pg_sys::ItemPointerData);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// Somebody else is changing the row or has changed it since the snapshot.
-    Lost,
+    /// This transaction is changing the row or has changed it since the snapshot.
+    Lost(pg_sys::TransactionId),
 }
 
 /// Whether to wait for another transaction that is changing the row.
@@ -96,7 +96,7 @@ impl<R: Record> Table<R> {
                 false,
             )
         };
-        outcome(result)
+        outcome(result, &failure)
     }
 
     fn upkeep(&self) -> &Upkeep {
@@ -203,7 +203,7 @@ impl<R: Write> Table<R> {
     pub fn update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
         let mut tid = row.0;
         // SAFETY: the row was found by a scan of this table; the slot has its shape.
-        let (result, indexes) = unsafe {
+        let (result, failure, indexes) = unsafe {
             self.fill(self.slot, new);
             version::table_tuple_update(
                 self.relation,
@@ -216,7 +216,7 @@ impl<R: Write> Table<R> {
         if result == pg_sys::TM_Result::TM_Ok && !matches!(indexes, IndexUpdate::None) {
             self.enter_indexes(self.slot, &indexes, true);
         }
-        outcome(result)
+        outcome(result, &failure)
     }
 
     /// # Safety
@@ -276,8 +276,8 @@ impl<R: Unique> Table<R> {
     }
 }
 
-fn outcome(result: pg_sys::TM_Result::Type) -> Outcome {
-    if result == pg_sys::TM_Result::TM_Ok { Outcome::Done } else { Outcome::Lost }
+fn outcome(result: pg_sys::TM_Result::Type, failure: &pg_sys::TM_FailureData) -> Outcome {
+    if result == pg_sys::TM_Result::TM_Ok { Outcome::Done } else { Outcome::Lost(failure.xmax) }
 }
 
 impl<R> Drop for Table<R> {

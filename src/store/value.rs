@@ -249,3 +249,14 @@ impl_sql_translatable!(UuidArray, "uuid[]");
 pub fn uuid(value: pgrx::Uuid) -> Uuid {
     Uuid::from_bytes(*value.as_bytes())
 }
+
+/// Text as core's own input function reads it, with its errors.
+pub fn parse_uuid(text: &[u8]) -> Uuid {
+    // The bytes of a JSON string have no zero byte.
+    let text: Vec<u8> = text.iter().copied().chain([0]).collect();
+    // SAFETY: uuid_in takes a C string and returns a uuid or raises an error.
+    unsafe {
+        let value = pgrx::direct_function_call_as_datum(pg_sys::uuid_in, &[Some(text.as_ptr().into())]);
+        value.map_or(Uuid::nil(), |value| <Uuid as Column>::from_datum(value))
+    }
+}

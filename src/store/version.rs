@@ -40,7 +40,7 @@ pub unsafe fn table_tuple_update(
     slot: *mut pg_sys::TupleTableSlot,
     snapshot: pg_sys::Snapshot,
     wait: bool,
-) -> (pg_sys::TM_Result::Type, IndexUpdate) {
+) -> (pg_sys::TM_Result::Type, pg_sys::TM_FailureData, IndexUpdate) {
     let mut failure = pg_sys::TM_FailureData::default();
     let mut lock = 0;
     #[cfg(any(feature = "pg14", feature = "pg15"))]
@@ -70,7 +70,7 @@ pub unsafe fn table_tuple_update(
         pg_sys::TU_UpdateIndexes::TU_Summarizing => IndexUpdate::Summarizing,
         _ => IndexUpdate::All,
     };
-    (result, update)
+    (result, failure, update)
 }
 
 /// Enters the row in `slot` into the table's indexes. True if a speculative insertion met a conflict.
@@ -144,6 +144,23 @@ pub fn reserve_settings_prefix(prefix: &'static CStr) {
         #[cfg(not(feature = "pg14"))]
         pg_sys::MarkGUCPrefixReserved(prefix.as_ptr());
     }
+}
+
+/// This session's number, from 0, among [`sessions`].
+pub fn session_number() -> usize {
+    // SAFETY: reads a number that is fixed for the session.
+    unsafe {
+        #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
+        return (pg_sys::MyBackendId - 1) as usize;
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        return pg_sys::MyProcNumber as usize;
+    }
+}
+
+/// The most sessions that the server can have.
+pub fn sessions() -> usize {
+    // SAFETY: reads a number that is fixed for the server.
+    unsafe { pg_sys::MaxBackends as usize }
 }
 
 /// Installs a signal handler.

@@ -1,0 +1,179 @@
+//! Where a claim starts to look: the floor, and the sweep that looks below it. Pure; `store/shared.rs` keeps it.
+//!
+//! While any snapshot is held, finished rows cannot be removed, and a scan from the beginning of the ready index walks
+//! over all of them. So a look leaves a *floor*: below it, it found nothing that can be claimed. The next look starts
+//! there. All of this is a cache. Forgotten, claims start at the beginning and are right.
+//!
+//! What keeps the floor from passing a message:
+//! - A transaction that appends publishes, before it takes sequence numbers, that it is about to ([`NUMBERING`]), then
+//!   the lowest number it took. It withdraws after its commit is visible. A look reads, in this order: the highest
+//!   number handed out ([`highest`]), the lowest one in flight ([`lowest`]), the entry's version; then it takes its
+//!   snapshot. The floor it leaves is at most the first of these plus one, and at most the second.
+//! - Whatever makes an older message claimable (release, a new life, a delay that is over) lowers the floor once it
+//!   is committed, and leaves the number in a short log with a version. A look that began before that raises the
+//!   floor no further.
+//! - A look raises the floor only once its own transaction is committed, so a claim that rolls back passes nothing.
+//! - A row that somebody else is changing holds the floor: that change may roll back.
+//! - A transaction older than [`PATIENCE`] holds nothing back: when it commits, it lowers the floor itself, or, if it
+//!   was prepared, the sweep finds what it left.
+//!
+//! The *sweep* is a look from the beginning. It is due when a lease that the floor has passed runs out, and otherwise
+//! every [`SWEEP_EVERY`]; but it takes at most a twentieth of the time. Where looking from the beginning is cheap,
+//! every look does.
+
+/// Of a slot whose transaction is about to take a number.
+pub const NUMBERING: i64 = -1;
+/// Of a slot whose transaction has taken none.
+pub const IDLE: i64 = 0;
+/// How long an open transaction holds the floor, in microseconds.
+pub const PATIENCE: i64 = 1_000_000;
+/// Longest time between two sweeps while claims come, in microseconds, unless they are expensive.
+pub const SWEEP_EVERY: i64 = 1_000_000;
+/// A sweep is followed by this many times its duration without one.
+const REST: i64 = 20;
+/// Pages that a walk to the first claimable row may touch and still count as cheap.
+const CHEAP_PAGES: i64 = 64;
+/// Lowerings that the log remembers.
+const LOG: usize = 8;
+/// No lease known that could run out.
+pub const NEVER: i64 = i64::MAX;
+
+/// What one session publishes about its open transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// [`IDLE`], [`NUMBERING`], or the lowest number the transaction has taken.
+    pub low: i64,
+    /// The highest number the session has ever taken.
+    pub last: i64,
+    /// When the transaction took its first number.
+    pub since: i64,
+}
+
+/// The highest number handed out. To be read before [`lowest`].
+pub fn highest(slots: impl Iterator<Item = Slot>) -> i64 {
+    slots.map(|slot| slot.last).max().unwrap_or(0)
+}
+
+/// The lowest number of a transaction in flight, the patience with which is not over at `now`. While one is about to
+/// take its number, nothing can be said: 0.
+pub fn lowest(slots: impl Iterator<Item = Slot>, now: i64) -> i64 {
+    slots
+        .filter(|slot| slot.low != IDLE && now.saturating_sub(slot.since) <= PATIENCE)
+        .map(|slot| if slot.low == NUMBERING { 0 } else { slot.low })
+        .min()
+        .unwrap_or(i64::MAX)
+}
+
+/// True if a transaction that took its first number at `since` may have been passed by a floor.
+pub fn may_be_passed(since: i64, now: i64) -> bool {
+    // Half the patience: clocks of two sessions are read at different moments.
+    now.saturating_sub(since) > PATIENCE / 2
+}
+
+/// What is known about one index range: the ready messages of a topic, or of all.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Entry {
+    /// Nothing claimable below, but what an open lease may give back.
+    floor: i64,
+    /// The earliest end of a lease below the floor.
+    next_expiry: i64,
+    /// How often the floor was lowered, and to what, the last times.
+    version: u64,
+    lowered: [i64; LOG],
+    /// When the last sweep began.
+    swept_at: i64,
+    /// What the last walk from the beginning to the first claimable row took.
+    walk_pages: i64,
+    walk_micros: i64,
+}
+
+/// A look in progress: where it starts, and what it may leave.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub start: i64,
+    pub sweep: bool,
+    /// The floor may not pass this.
+    bound: i64,
+    version: u64,
+}
+
+/// What a look has seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// The first number that must stay reachable: of a row left unclaimed or held by somebody else, or one past the
+    /// last row if the batch was full. None if the look reached the end.
+    pub reach: Option<i64>,
+    /// The earliest end of a lease met or given.
+    pub expiry: i64,
+}
+
+impl Entry {
+    pub const UNKNOWN: Entry = Entry {
+        floor: 0,
+        next_expiry: NEVER,
+        version: 0,
+        lowered: [0; LOG],
+        swept_at: 0,
+        walk_pages: 0,
+        walk_micros: 0,
+    };
+
+    /// Begins a look at `now`. `highest` and `lowest` were read before, in this order; the snapshot is taken after.
+    pub fn look(&mut self, now: i64, highest: i64, lowest: i64) -> Look {
+        let sweep = self.sweep_is_due(now);
+        if sweep {
+            self.swept_at = now;
+            self.next_expiry = NEVER;
+        }
+        Look {
+            start: if sweep { 0 } else { self.floor },
+            sweep,
+            bound: lowest.min(highest.saturating_add(1)),
+            version: self.version,
+        }
+    }
+
+    fn sweep_is_due(&self, now: i64) -> bool {
+        if self.floor == 0 || self.walk_pages <= CHEAP_PAGES {
+            return true;
+        }
+        let rested = now.saturating_sub(self.swept_at) >= self.walk_micros.saturating_mul(REST);
+        rested && (now >= self.next_expiry || now.saturating_sub(self.swept_at) >= SWEEP_EVERY)
+    }
+
+    /// Takes down what a walk from the beginning to the first claimable row, or to the end, has cost.
+    pub fn walked(&mut self, pages: i64, micros: i64) {
+        self.walk_pages = pages;
+        self.walk_micros = micros;
+    }
+
+    /// Keeps what a look has seen, once its transaction is committed.
+    pub fn keep(&mut self, look: &Look, seen: &Seen) {
+        self.next_expiry = self.next_expiry.min(seen.expiry);
+        let news = self.version.wrapping_sub(look.version);
+        if news > LOG as u64 {
+            return;
+        }
+        let told = (0..news).map(|back| self.lowered[(self.version - 1 - back) as usize % LOG]);
+        let to = told.chain(seen.reach).fold(look.bound, i64::min).max(0);
+        if look.sweep && to < self.floor {
+            // It has left something below: looks that began at the old floor must hear of it.
+            self.lower(to);
+        } else {
+            self.floor = self.floor.max(to);
+        }
+    }
+
+    /// A message numbered `seq` has become claimable.
+    pub fn lower(&mut self, seq: i64) {
+        self.lowered[self.version as usize % LOG] = seq;
+        self.version += 1;
+        self.floor = self.floor.min(seq);
+    }
+
+    /// A lease may end earlier than known, at `time`.
+    pub fn expire(&mut self, time: i64) {
+        self.next_expiry = self.next_expiry.min(time);
+    }
+}
