@@ -11,6 +11,8 @@ import time
 from collections import Counter, defaultdict, namedtuple
 
 STORED = "SELECT id::text, state FROM outbox.message"
+REASONS = """SELECT DISTINCT coalesce(last_error, 'for no given reason') FROM outbox.message
+              WHERE state = 'dead' ORDER BY 1"""
 DELAYED = """SELECT id::text, extract(epoch FROM available_at)::float8 FROM outbox.message
               WHERE state = 'delivered' AND available_at > created_at"""
 INVOICED = "SELECT message_id::text FROM billing.invoice"
@@ -75,6 +77,7 @@ class Books:
         """Returns what is wrong, as sentences; keeps what the table shows."""
         stored = dict(connection.execute(STORED).fetchall())
         due = dict(connection.execute(DELAYED).fetchall())
+        self.reasons = [reason for (reason,) in connection.execute(REASONS)]
         invoices = Counter(id for (id,) in connection.execute(INVOICED))
         sent, seen = self.appended.keys(), self.deliveries.keys()
         self.delivered = {id for id, state in stored.items() if state == "delivered"}
@@ -83,7 +86,7 @@ class Books:
         self.lost = sent - accepted - self.dead
         self.repeated = {id for id, deliveries in self.deliveries.items() if len(deliveries) > 1}
         checks = [
-            ("were committed and neither delivered nor dead: lost", self.lost),
+            ("were committed and are neither delivered nor dead (lost)", self.lost),
             ("were committed and are not stored", sent - stored.keys()),
             ("are stored and were never committed", stored.keys() - sent),
             ("were rolled back and delivered all the same", seen & self.rolled_back),
@@ -131,11 +134,11 @@ class Books:
         twice = sum(count > 1 for count in self.accepted.values())
         rows = [
             ("appended", len(self.appended), f"in {self.fates['committed']:,} committed transactions"),
-            ("rolled back", len(self.rolled_back), f"in {gone:,} transactions and in savepoints; none delivered"),
-            ("delivered", len(self.delivered), "each invoiced once"),
+            ("rolled back", len(self.rolled_back), f"in {gone:,} whole transactions, the others in savepoints"),
+            ("delivered", len(self.delivered), ""),
             ("redelivered", self.redelivered, f"deliveries beyond the first, of {len(self.repeated):,} messages"),
-            ("of these", twice, "had taken effect before; consume_once kept each to one invoice"),
-            ("dead", len(self.dead), "the message that always fails"),
+            ("of these", twice, "had taken effect before: consume_once refused a second invoice"),
+            ("dead", len(self.dead), "; ".join(self.reasons)),
             ("lost", len(self.lost), ""),
             ("messages/s", round(self.rate()), "from the first append to the last delivery"),
         ]
@@ -149,4 +152,4 @@ def seconds(text):
 
 
 def sentence(ids, what):
-    return f"{len(ids):,} messages {what}; for example {min(ids)}"
+    return f"messages that {what}: {len(ids):,}, such as {min(ids)}"
