@@ -32,7 +32,7 @@ class Waiter(threading.Thread):
             f"SELECT count(*) FROM pg_stat_activity WHERE pid = {self.pid} AND state = 'active'"
             " AND query LIKE '%wait_seconds%' AND wait_event IS NOT NULL"
         )
-        until(lambda: server.psql(waits) == "1")
+        until(lambda: server.psql(waits) == "1" or not self.is_alive())
 
     def run(self):
         try:
