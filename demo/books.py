@@ -101,7 +101,6 @@ class Books:
             ("arrived changed", {id for id in seen if not all(d.intact for d in self.deliveries[id])}),
             ("were delivered before they were due", {id for id in due if self.is_early(id, due[id])}),
             ("had two leases at a time", set(filter(self.has_overlap, self.repeated))),
-            *self.order(),
             *(
                 (f"were held by {owner} when it was killed, and nobody got them again", ids - self.repeated)
                 for owner, ids in self.held.items()
@@ -117,17 +116,6 @@ class Books:
         leases = sorted(self.deliveries[id])
         ends = [lease.at if lease.problem else lease.lease_end for lease in leases]
         return any(later.lease_start < end - ROUNDING for end, later in zip(ends, leases[1:]))
-
-    def order(self):
-        """Messages of one key, each shop's own, start in the order in which the shop sent them."""
-        last, late = {}, set()
-        for id, key in self.appended.items():
-            if key and id in self.deliveries:
-                start = min(delivery.lease_start for delivery in self.deliveries[id])
-                if start < last.get(key, 0) - ROUNDING:
-                    late.add(id)
-                last[key] = start
-        yield "overtook an older message of their key", late
 
     def table(self):
         gone = self.fates["rolled back"]

@@ -143,8 +143,8 @@ fn due(
     waiting: &Looking,
 ) -> Result<Due, Error> {
     let mut due = Due { messages: VecDeque::new(), left: None };
-    let mut walk = Walk::begin(waiting);
     let mut scan = Scan::due(batch.deliveries, batch.snapshot, topic, Time(waiting.start()), now)?;
+    let mut walk = Walk::begin(waiting);
     while let Some(found) = scan.next() {
         server::check_for_interrupts();
         walk.end();
@@ -190,8 +190,8 @@ impl<'c, 's> Batch<'c, '_, 's> {
     /// reachable, or None if the end was reached and nothing left.
     fn fill(&mut self, due: &mut Due, ready: &Looking) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
-        let mut walk = Walk::begin(ready);
         let mut scan = Scan::in_order(self.deliveries, self.snapshot, self.claim.topic, ready.start())?;
+        let mut walk = Walk::begin(ready);
         while self.left > 0 {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {

@@ -19,7 +19,7 @@
 //!
 //! The *sweep* is a look from the beginning. It is due when a lease that the floor has passed runs out, and otherwise
 //! every [`SWEEP_EVERY`]; but it takes at most a twentieth of the time. Where looking from the beginning is cheap,
-//! every look does.
+//! every look does; so does the first one after the table was altered, truncated or vacuumed.
 
 /// Of a slot whose transaction is about to take a number.
 pub const NUMBERING: i64 = -1;
@@ -119,9 +119,10 @@ impl Entry {
         walk_micros: 0,
     };
 
-    /// Begins a look at `now`. `highest` and `lowest` were read before, in this order; the snapshot is taken after.
-    pub fn look(&mut self, now: i64, highest: i64, lowest: i64) -> Look {
-        let sweep = self.sweep_is_due(now);
+    /// Begins a look at `now`, a sweep if `asked` or due. `highest` and `lowest` were read before, in this order; the
+    /// snapshot is taken after.
+    pub fn look(&mut self, now: i64, highest: i64, lowest: i64, asked: bool) -> Look {
+        let sweep = asked || self.sweep_is_due(now);
         if sweep {
             self.swept_at = now;
             self.next_expiry = NEVER;

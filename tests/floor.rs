@@ -163,7 +163,7 @@ impl World {
                 Step::ReadLowest(highest, floor::lowest(self.slots.iter().copied(), self.clock))
             }
             Step::ReadLowest(highest, lowest) => {
-                let look = self.entry.look(self.clock, highest, lowest);
+                let look = self.entry.look(self.clock, highest, lowest, false);
                 if look.sweep {
                     self.forgot = false;
                 }
@@ -310,7 +310,7 @@ impl World {
         });
         let mut probe = self.entry;
         // What a look would do if nothing but a lease made it sweep.
-        let start = probe.look(self.clock, 0, 0).start;
+        let start = probe.look(self.clock, 0, 0, false).start;
         for row in
             self.rows.iter().filter(|row| self.claimable(row) && !row.untold && row.locked_by.is_none())
         {

@@ -51,6 +51,7 @@ const NAMES: [&CStr; 15] = [
 thread_local! {
     static KNOWN: Cell<Option<[pg_sys::Oid; NAMES.len()]>> = const { Cell::new(None) };
     static LISTENING: Cell<bool> = const { Cell::new(false) };
+    static CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The OID of one of the extension's objects.
@@ -142,7 +143,13 @@ pub fn installed_version() -> Option<String> {
 extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
     if relation == pg_sys::InvalidOid || KNOWN.get().is_some_and(|known| known.contains(&relation)) {
         KNOWN.set(None);
+        CHANGED.set(true);
     }
+}
+
+/// True once after one of the relations was altered, truncated or vacuumed: what was known of its rows may be wrong.
+pub fn take_changed() -> bool {
+    CHANGED.replace(false)
 }
 
 #[pg_guard]

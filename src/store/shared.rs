@@ -107,15 +107,15 @@ pub struct Looking {
 
 /// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
 pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    look(topic, Range::Ready, now)
+    look(topic, Range::Ready, now, catalog::take_changed())
 }
 
 /// Begins a look at what is waiting and due in `topic`, or in all. To be called before the snapshot is taken.
 pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    look(topic, Range::Waiting, now)
+    look(topic, Range::Waiting, now, false)
 }
 
-fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Error> {
+fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
     let installation = installation()?;
     let key = key(installation, topic);
     let nothing = Looking { key, range, generation: 0, look: None, horizon: 0 };
@@ -134,7 +134,7 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Err
         let (generation, horizon) = (header.generation, header.older_xid);
         match header.topic(key, Some((installation, now.0))) {
             Some(topic) => {
-                let look = Some(topic.entry(range).look(now.0, highest, lowest));
+                let look = Some(topic.entry(range).look(now.0, highest, lowest, asked));
                 Looking { generation, look, horizon, ..nothing }
             }
             None => nothing,
