@@ -94,6 +94,14 @@ def test_bad_names_are_22023(db, text):
         assert sqlstate(db, "consume_once", bad, "00000000-0000-4000-8000-000000000001") == "22023"
 
 
+def test_letters_are_not_taken_for_something_else(db, encoding):
+    """Two letters whose bytes would be a control character, or blank, if they were UTF-8."""
+    letters = {"WIN1252": "Â…", "LATIN1": "Â\u00a0", "LATIN9": "Â\u00a0"}.get(encoding, "Â")
+    if encoding != "EUC_JP":
+        assert value(db, "append", letters, letters, "1", key=letters)
+        assert value(db, "complete", rows(db, "claim", letters, letters)[0].token)
+
+
 def test_255_bytes_are_a_name(db, text, encoding):
     size = one(db, "SELECT octet_length(%s::text)", text)
     name = text + "x" * (255 - size)

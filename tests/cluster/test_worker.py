@@ -14,7 +14,6 @@ from conftest import append, claim, long_ago, one, states, until, value
 CONF = {
     "shared_preload_libraries": "outbox",
     "outbox.purge_interval_seconds": 1,
-    "log_min_messages": "log",
 }
 INTERVAL = "outbox.purge_interval_seconds"
 TICK = 1.0
@@ -231,6 +230,43 @@ def test_drop_extension_and_create_again(server, database, db):
     long_ago(db)
     until(lambda: not states(db))
     assert complaints(server.log()[began:]) == []
+
+
+def test_a_database_of_another_version_is_left_alone_with_a_warning(server, database, db):
+    """As between a new package and ALTER EXTENSION outbox UPDATE. The other databases are visited."""
+    version = one(db, "SELECT extversion FROM pg_extension WHERE extname = 'outbox'")
+    update = "UPDATE pg_extension SET extversion = %s WHERE extname = 'outbox'"
+    server.createdb("up to date", extension="outbox")
+    try:
+        with server.connect("up to date", autocommit=True) as other:
+            finish(db, 1)
+            finish(other, 1)
+            began = len(server.log())
+            db.execute(update, ["0.0.9"])
+            long_ago(db)
+            long_ago(other)
+            until(lambda: not states(other))
+            until(lambda: "0.0.9" in server.log()[began:])
+            assert not [line for line in complaints(server.log()[began:]) if "WARNING" not in line]
+            assert len(states(db)) == 1
+            db.execute(update, [version])
+            until(lambda: not states(db))
+    finally:
+        server.psql('DROP DATABASE "up to date" WITH (FORCE)')
+
+
+def test_a_database_that_is_blocked_does_not_hold_up_the_others(server, database, db):
+    server.createdb("blocked", extension="outbox")
+    locker = server.connect("blocked")
+    try:
+        locker.execute("LOCK TABLE outbox.receipt IN ACCESS EXCLUSIVE MODE")
+        blocked_purge(server, "blocked")
+        finish(db, 1)
+        long_ago(db)
+        until(lambda: not states(db))
+    finally:
+        locker.close()
+        server.psql("DROP DATABASE blocked WITH (FORCE)")
 
 
 @pytest.mark.parametrize("victim", [LAUNCHER, PURGE])

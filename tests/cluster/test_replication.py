@@ -1,0 +1,91 @@
+"""Logical replication and decoding see every change: what the extension writes past the executor is ordinary WAL.
+A subscriber has the same rows, and can be worked on once it is on its own.
+"""
+
+import json
+import uuid
+
+import pytest
+from conftest import append, claim, one, rows, states, until, value
+
+CONF = {"wal_level": "logical", "max_prepared_transactions": 4}
+TABLES = "envelope", "delivery", "receipt", "processed", "topic"
+
+
+def work(db):
+    """Everything that can happen to a message, given up and kept."""
+    ids = [append(db, payload=json.dumps("x" * 100_000), id=uuid.uuid4() if n % 2 else None) for n in range(12)]
+    rows(db, "append_batch", "batch", json.dumps([{"type": "t", "payload": n, "id": str(uuid.uuid4())} for n in range(300)]))
+    append(db, id=ids[1])
+    leased = claim(db, "orders")
+    for message, answer in zip(leased, ["complete", "fail", "abandon", "release", "extend"] * 2):
+        assert value(db, answer, message.token)
+    rows(db, "complete_batch", [m.token for m in claim(db, "batch", batch_size=250)])
+    assert value(db, "retry_dead", leased[2].id)
+    for message in ids:
+        value(db, "consume_once", "mail", message)
+        value(db, "consume_once", "mail", message)
+    with db.transaction(force_rollback=True):
+        append(db, id=uuid.uuid4())
+        claim(db)
+    with db.transaction():
+        with db.transaction(force_rollback=True):
+            append(db, id=uuid.uuid4())
+            claim(db, "batch", batch_size=10)
+        append(db, id=uuid.uuid4())
+    db.execute("BEGIN")
+    append(db)
+    db.execute("PREPARE TRANSACTION 'outbox_replication'")
+    db.execute("COMMIT PREPARED 'outbox_replication'")
+    db.execute("UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year' WHERE mod(seq, 2) = 0")
+    assert value(db, "purge") > 0
+
+
+def content(db):
+    return {table: db.execute(f"SELECT t::text FROM outbox.{table} AS t ORDER BY 1").fetchall() for table in TABLES}
+
+
+@pytest.fixture
+def subscriber(server, database, db):
+    """A connection to another database that follows `database`; it is empty but for the extension."""
+    name = f"{database}_copy"[-60:]
+    server.createdb(name, extension="outbox")
+    tables = ", ".join(f"outbox.{table}" for table in TABLES)
+    db.execute(f"CREATE PUBLICATION outbox_all FOR TABLE {tables}")
+    db.execute("SELECT pg_create_logical_replication_slot('outbox_copy', 'pgoutput')")
+    with server.connect(name, autocommit=True) as copy:
+        copy.execute(
+            f"""CREATE SUBSCRIPTION outbox_copy CONNECTION 'host={server.socket} port={server.port} user=postgres
+                dbname={database}' PUBLICATION outbox_all WITH (create_slot = false, slot_name = 'outbox_copy')"""
+        )
+        yield copy
+        copy.execute("DROP SUBSCRIPTION IF EXISTS outbox_copy")
+    server.psql(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def test_a_subscriber_has_the_same_rows_and_can_take_over(db, subscriber):
+    append(db)  # copied at the start
+    work(db)
+    until(lambda: content(subscriber) == content(db))
+    work(db)
+    until(lambda: content(subscriber) == content(db))
+    token = claim(db)[0].token
+    until(lambda: content(subscriber) == content(db))
+    subscriber.execute("DROP SUBSCRIPTION outbox_copy")
+    last = one(db, "SELECT last_value FROM outbox.arrival")
+    subscriber.execute("SELECT setval('outbox.arrival', %s)", [last])  # sequences are not replicated
+    assert value(subscriber, "complete", token)
+    message = append(subscriber)
+    until(lambda: message in [m.id for m in claim(subscriber, batch_size=500)])
+
+
+def test_decoding_shows_what_was_committed_and_nothing_else(db):
+    db.execute("SELECT pg_create_logical_replication_slot('decoded', 'test_decoding')")
+    work(db)
+    changes = [row[0] for row in db.execute("SELECT data FROM pg_logical_slot_get_changes('decoded', NULL, NULL)")]
+    inserted = [line for line in changes if line.startswith("table outbox.envelope: INSERT")]
+    assert len(inserted) == one(db, "SELECT count(*) FROM outbox.envelope") + len(
+        [line for line in changes if line.startswith("table outbox.envelope: DELETE")]
+    )
+    assert all(str(message) in "".join(inserted) for message in states(db))
+    db.execute("SELECT pg_drop_replication_slot('decoded')")
