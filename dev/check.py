@@ -28,7 +28,7 @@ MAY_IMPORT = {
     **{operation: {"wake", "settings", "store", "error"} | PURE for operation in OPERATIONS},
     "wake": {"store"},
     "settings": {"store"},
-    "store": {"error"},
+    "store": {"error", "floor"},
     "error": PURE,
     **{pure: set() for pure in PURE},
 }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes};
 use crate::store::table::{self, Access, Table};
-use crate::store::value::{Json, Text, Time, parse_uuid};
+use crate::store::value::{Json, Text, Time, letters, parse_uuid};
 use crate::store::{server, shared};
 use uuid::Uuid;
 
@@ -36,7 +36,7 @@ struct Message<'a> {
 /// Appends one message and returns its id; an id that is already stored is returned and nothing is written.
 pub fn append(topic: Option<Text<'_>>, message: Draft<'_>) -> Result<Uuid, Error> {
     let topic = argument::required("topic", topic)?;
-    argument::name("topic", topic.bytes())?;
+    argument::name("topic", topic.letters())?;
     let mut ids = store(topic, &[checked(message)?])?;
     Ok(ids.swap_remove(0))
 }
@@ -45,7 +45,7 @@ pub fn append(topic: Option<Text<'_>>, message: Draft<'_>) -> Result<Uuid, Error
 pub fn append_batch(topic: Option<Text<'_>>, messages: Option<Json<'_>>) -> Result<Vec<Uuid>, Error> {
     let topic = argument::required("topic", topic)?;
     let messages = argument::required("messages", messages)?;
-    argument::name("topic", topic.bytes())?;
+    argument::name("topic", topic.letters())?;
     let elements = messages.elements().ok_or(Fault::NotAnArray("messages"))?;
     argument::array("messages", 1, elements.len())?;
     let mut batch = Vec::with_capacity(elements.len());
@@ -63,9 +63,9 @@ fn checked(draft: Draft<'_>) -> Result<Message<'_>, Error> {
     let limit = settings::max_payload_bytes();
     let kind = argument::required("type", draft.kind)?;
     let payload = argument::required("payload", draft.payload)?;
-    argument::name("type", kind.bytes())?;
+    argument::name("type", kind.letters())?;
     if let Some(key) = draft.key {
-        argument::name("key", key.bytes())?;
+        argument::name("key", key.letters())?;
     }
     if draft.id.is_some_and(|id| id.is_nil()) {
         return Err(Fault::NilUuid("id").into());
@@ -155,7 +155,7 @@ mod member {
                 b"key" if given => draft.key = Some(text("key", &value)?),
                 b"headers" if given => draft.headers = Some(value.into_json()),
                 b"type" | b"id" | b"available_at" | b"key" | b"headers" => {}
-                unknown => return Err(Fault::unknown_key(unknown).into()),
+                unknown => return Err(Fault::unknown_key(letters(unknown)).into()),
             }
         }
         Ok(draft)
@@ -171,6 +171,7 @@ mod member {
 
     fn uuid(value: &Value<'_>) -> Result<Uuid, Error> {
         let text = value.text().ok_or(Fault::NotText("id"))?;
-        Ok(parse_uuid(text))
+        // Core's errors repeat the text, and only ASCII survives on its way through a Rust string.
+        if text.is_ascii() { Ok(parse_uuid(text)) } else { Err(Error::MalformedUuid) }
     }
 }

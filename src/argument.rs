@@ -36,8 +36,12 @@ pub enum Fault {
 
 impl Fault {
     /// A key that `append_batch` does not know, shortened.
-    pub fn unknown_key(key: &[u8]) -> Fault {
-        Fault::UnknownKey(String::from_utf8_lossy(key).chars().take(64).collect())
+    pub fn unknown_key(key: Letters<'_>) -> Fault {
+        let key: String = match key {
+            Ok(text) => text.chars().take(64).collect(),
+            Err(bytes) => bytes.escape_ascii().map(char::from).take(64).collect(),
+        };
+        Fault::UnknownKey(key)
     }
 }
 
@@ -46,16 +50,18 @@ pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Fault>
     value.ok_or(Fault::Null(argument))
 }
 
+/// Text as a database holds it: characters if its encoding is UTF8, else bytes of which only ASCII is understood.
+pub type Letters<'a> = Result<&'a str, &'a [u8]>;
+
 /// A topic, type, key, owner or consumer: 1 to 255 bytes, not only white space, no control characters.
-/// Bytes that are not UTF-8 (databases of another encoding) are judged byte by byte.
-pub fn name(argument: &'static str, bytes: &[u8]) -> Result<(), Fault> {
-    if bytes.len() > NAME_BYTES {
-        return Err(Fault::TooLong(argument, bytes.len()));
-    }
-    let (blank, control) = match std::str::from_utf8(bytes) {
-        Ok(text) => (text.trim().is_empty(), text.contains(char::is_control)),
-        Err(_) => (bytes.trim_ascii().is_empty(), bytes.iter().any(u8::is_ascii_control)),
+pub fn name(argument: &'static str, letters: Letters<'_>) -> Result<(), Fault> {
+    let (bytes, blank, control) = match letters {
+        Ok(text) => (text.len(), text.trim().is_empty(), text.contains(char::is_control)),
+        Err(bytes) => (bytes.len(), bytes.trim_ascii().is_empty(), bytes.iter().any(u8::is_ascii_control)),
     };
+    if bytes > NAME_BYTES {
+        return Err(Fault::TooLong(argument, bytes));
+    }
     // A tab alone is blank and a control character; say the more useful of the two.
     if control {
         return Err(Fault::Control(argument));
@@ -120,17 +126,24 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(name("topic", b"orders"), Ok(()));
-        assert_eq!(name("topic", "bestellungen-ü".as_bytes()), Ok(()));
-        assert_eq!(name("topic", b""), Err(Fault::Blank("topic")));
-        assert_eq!(name("topic", b"   "), Err(Fault::Blank("topic")));
-        assert_eq!(name("topic", "\u{3000}\u{a0}".as_bytes()), Err(Fault::Blank("topic")));
-        assert_eq!(name("topic", b"a\tb"), Err(Fault::Control("topic")));
-        assert_eq!(name("topic", "a\u{85}b".as_bytes()), Err(Fault::Control("topic")));
-        assert_eq!(name("topic", b"\xe9\x07"), Err(Fault::Control("topic")));
-        assert_eq!(name("topic", b"\xe9t\xe9"), Ok(()));
-        assert_eq!(name("topic", &[b'a'; 255]), Ok(()));
-        assert_eq!(name("topic", &[b'a'; 256]), Err(Fault::TooLong("topic", 256)));
+        assert_eq!(name("topic", Ok("orders")), Ok(()));
+        assert_eq!(name("topic", Ok("bestellungen-ü")), Ok(()));
+        assert_eq!(name("topic", Ok("")), Err(Fault::Blank("topic")));
+        assert_eq!(name("topic", Ok("   ")), Err(Fault::Blank("topic")));
+        assert_eq!(name("topic", Ok("\u{3000}\u{a0}")), Err(Fault::Blank("topic")));
+        assert_eq!(name("topic", Ok("a\tb")), Err(Fault::Control("topic")));
+        assert_eq!(name("topic", Ok("a\u{85}b")), Err(Fault::Control("topic")));
+        assert_eq!(name("topic", Ok(&"a".repeat(255))), Ok(()));
+        assert_eq!(name("topic", Ok(&"a".repeat(256))), Err(Fault::TooLong("topic", 256)));
+    }
+
+    #[test]
+    fn names_in_other_encodings() {
+        assert_eq!(name("topic", Err(b"\xe9t\xe9")), Ok(()));
+        assert_eq!(name("topic", Err(b"\xc2\x85")), Ok(()));
+        assert_eq!(name("topic", Err(b"\xe9\x07")), Err(Fault::Control("topic")));
+        assert_eq!(name("topic", Err(b" ")), Err(Fault::Blank("topic")));
+        assert_eq!(Fault::unknown_key(Err(b"k\xe9")), Fault::UnknownKey("k\\xe9".into()));
     }
 
     #[test]
@@ -161,7 +174,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_accepted_name_is_short_visible_text(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if name("topic", &bytes).is_ok() {
+            if name("topic", std::str::from_utf8(&bytes).map_err(|_| bytes.as_slice())).is_ok() {
                 prop_assert!((1..=NAME_BYTES).contains(&bytes.len()));
                 prop_assert!(!bytes.iter().any(u8::is_ascii_control));
             }

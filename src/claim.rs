@@ -55,9 +55,9 @@ pub fn claim<'fcx>(request: Request<'_>, caller: Caller<'fcx>) -> Result<Claimed
 
 fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
     let owner = argument::required("owner", request.owner)?;
-    argument::name("owner", owner.bytes())?;
+    argument::name("owner", owner.letters())?;
     if let Some(topic) = request.topic {
-        argument::name("topic", topic.bytes())?;
+        argument::name("topic", topic.letters())?;
     }
     let within = |name, value: Option<i32>, range| -> Result<Option<i32>, Fault> {
         value.map(|value| argument::within(name, value, range)).transpose()

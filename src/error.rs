@@ -14,6 +14,8 @@ pub enum Error {
     Version(Option<String>),
     /// A set-returning function was called where no set can be taken.
     NoSet,
+    /// Text that is no uuid, and not even ASCII.
+    MalformedUuid,
 }
 
 impl From<Fault> for Error {
@@ -90,6 +92,10 @@ impl Report {
             Error::NoSet => Report::new(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "set-valued function called in context that cannot accept a set".into(),
+            ),
+            Error::MalformedUuid => Report::new(
+                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
+                "invalid input syntax for type uuid".into(),
             ),
         }
     }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 pub fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<bool, Error> {
     let consumer = argument::required("consumer", consumer)?;
     let message_id = argument::required("message_id", message_id)?;
-    argument::name("consumer", consumer.bytes())?;
+    argument::name("consumer", consumer.letters())?;
     if message_id.is_nil() {
         return Err(Fault::NilUuid("message_id").into());
     }

@@ -44,7 +44,8 @@ pub fn start(database: Option<pg_sys::Oid>) {
     set(c"synchronous_commit", c"local");
     set(c"search_path", c"pg_catalog, pg_temp");
     set(c"statement_timeout", c"0");
-    set(c"lock_timeout", c"0");
+    // A table that is locked for longer is left for the next visit, so that one database does not hold up the others.
+    set(c"lock_timeout", c"5s");
     set(c"idle_in_transaction_session_timeout", c"0");
 }
 

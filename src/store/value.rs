@@ -34,6 +34,11 @@ impl<'a> Text<'a> {
         unsafe { varlena_bytes(pg_sys::pg_detoast_datum_packed(self.0.as_ptr())) }
     }
 
+    /// The text as far as it can be understood, see [`letters`].
+    pub fn letters(self) -> Result<&'a str, &'a [u8]> {
+        letters(self.bytes())
+    }
+
     /// A new value in the current memory context.
     pub fn new(bytes: &[u8]) -> Text<'static> {
         // SAFETY: cstring_to_text_with_len copies exactly the given bytes into a new varlena, never null.
@@ -58,6 +63,16 @@ impl<'a> Text<'a> {
         // SAFETY: reads at most `length` bytes of a valid text.
         let kept = unsafe { pg_sys::pg_mbcliplen(bytes.as_ptr().cast(), length, limit) };
         Text::new(&bytes[..kept.unsigned_abs() as usize])
+    }
+}
+
+/// Characters if the database's encoding is UTF8, else the bytes.
+pub fn letters(bytes: &[u8]) -> Result<&str, &[u8]> {
+    // SAFETY: reads a number that is fixed for the session.
+    if unsafe { pg_sys::GetDatabaseEncoding() } == pg_sys::pg_enc::PG_UTF8 as i32 {
+        std::str::from_utf8(bytes).map_err(|_| bytes)
+    } else {
+        Err(bytes)
     }
 }
 
