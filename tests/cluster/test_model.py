@@ -397,14 +397,15 @@ def judge(db, world):
 
 def check_the_view(db, final):
     """The view and the model agree on every message, and on which there are."""
-    at = now()
+    earliest = now()
     stored = {row[0]: row[1:] for row in db.execute("SELECT id, state, attempts FROM outbox.message")}
+    latest = now()
     absent = {message for message, (state, *_) in final.items() if state == "absent"}
     assert not absent
     assert set(stored) == set(final), "a committed append is missing, or an aborted one there"
     for message, (state, attempts, until) in final.items():
         seen, seen_attempts = stored[message]
-        if state == "leased" and until <= at:
+        if state == "leased" and until <= (earliest if seen == "leased" else latest):
             state = "dead" if attempts >= LIMIT else "ready"
         if state == "waiting" and seen == "ready":  # due by now
             state = "ready"
