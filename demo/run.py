@@ -56,7 +56,7 @@ HOLDS = ["python-1:before:2", "rust-1:after:2"]  # the workers to be killed, see
 # A message may be on its way in several of the crashes.
 TORTURE_CONF = {"outbox.max_attempts": 20, "outbox.backoff_max_seconds": 1}
 BALANCED = """\
-The books balance: no message was lost, invented, changed, early, out of order or invoiced twice,
+The books balance: no message was lost, invented, changed, early or invoiced twice,
 and none had two leases at a time."""
 
 
