@@ -17,5 +17,5 @@ pub fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Res
         return Err(Fault::NilUuid("message_id").into());
     }
     let markers = Table::<Markers>::open(Access::WriteNew)?;
-    markers.insert_new(&Marker { consumer, message_id, processed_at: server::clock() })
+    Ok(markers.insert_new(&Marker { consumer, message_id, processed_at: server::clock() }))
 }

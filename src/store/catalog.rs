@@ -20,6 +20,7 @@ pub enum Object {
     DeliveryReady,
     DeliveryWaiting,
     DeliveryWaitingTopic,
+    DeliveryDead,
     Receipt,
     Processed,
     ProcessedPkey,
@@ -30,7 +31,7 @@ pub enum Object {
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 15] = [
+const NAMES: [&CStr; 16] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",
@@ -39,6 +40,7 @@ const NAMES: [&CStr; 15] = [
     c"delivery_ready",
     c"delivery_waiting",
     c"delivery_waiting_topic",
+    c"delivery_dead",
     c"receipt",
     c"processed",
     c"processed_pkey",
@@ -48,8 +50,18 @@ const NAMES: [&CStr; 15] = [
     c"claimed",
 ];
 
+/// The OIDs of all objects.
+#[derive(Clone, Copy)]
+pub struct Catalog([pg_sys::Oid; NAMES.len()]);
+
+impl Catalog {
+    pub fn oid(&self, object: Object) -> pg_sys::Oid {
+        self.0[object as usize]
+    }
+}
+
 thread_local! {
-    static KNOWN: Cell<Option<[pg_sys::Oid; NAMES.len()]>> = const { Cell::new(None) };
+    static KNOWN: Cell<Option<Catalog>> = const { Cell::new(None) };
     static LISTENING: Cell<bool> = const { Cell::new(false) };
     static CHANGED: Cell<bool> = const { Cell::new(false) };
 }
@@ -59,14 +71,18 @@ thread_local! {
 /// # Errors
 /// [`Error::Version`] if the installed extension is of another version than the library, or damaged.
 pub fn oid(object: Object) -> Result<pg_sys::Oid, Error> {
-    let known = match KNOWN.get() {
-        Some(known) => known,
-        None => look_up()?,
-    };
-    Ok(known[object as usize])
+    Ok(catalog()?.oid(object))
 }
 
-fn look_up() -> Result<[pg_sys::Oid; NAMES.len()], Error> {
+/// The OIDs of all of them.
+///
+/// # Errors
+/// As [`oid`].
+pub fn catalog() -> Result<Catalog, Error> {
+    KNOWN.get().map_or_else(look_up, Ok)
+}
+
+fn look_up() -> Result<Catalog, Error> {
     if !LISTENING.replace(true) {
         // SAFETY: the callbacks are plain functions that live as long as the session.
         unsafe {
@@ -93,6 +109,7 @@ fn look_up() -> Result<[pg_sys::Oid; NAMES.len()], Error> {
             }
         }
     }
+    let known = Catalog(known);
     KNOWN.set(Some(known));
     Ok(known)
 }
@@ -141,7 +158,7 @@ pub fn installed_version() -> Option<String> {
 
 #[pg_guard]
 extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    if relation == pg_sys::InvalidOid || KNOWN.get().is_some_and(|known| known.contains(&relation)) {
+    if relation == pg_sys::InvalidOid || KNOWN.get().is_some_and(|known| known.0.contains(&relation)) {
         KNOWN.set(None);
         CHANGED.set(true);
     }

@@ -22,5 +22,6 @@ pub mod server;
 pub mod shared;
 pub mod snapshot;
 pub mod table;
+mod upkeep;
 pub mod value;
 pub mod version;

@@ -19,6 +19,10 @@ pub trait Read: Record {
 
 /// A table that the store writes.
 pub trait Write: Record {
+    /// The place of a row, in a table with partial indexes on it.
+    fn place(_: &Self::Row<'_>) -> Option<Place> {
+        None
+    }
     fn write(row: &Self::Row<'_>, fields: &mut FieldsMut<'_>);
 }
 
@@ -201,6 +205,10 @@ impl Read for Deliveries {
 }
 
 impl Write for Deliveries {
+    fn place(row: &Delivery<'_>) -> Option<Place> {
+        Some(row.place)
+    }
+
     fn write(row: &Delivery<'_>, fields: &mut FieldsMut<'_>) {
         fields
             .put(&row.seq)

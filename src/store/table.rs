@@ -2,9 +2,10 @@
 //!
 //! The table stays locked (RowExclusiveLock) until the transaction ends, as after any INSERT or UPDATE.
 
-use super::catalog::{self, Object};
-use super::record::{FieldsMut, Record, Unique, Write};
+use super::catalog::{self, Catalog, Object};
+use super::record::{FieldsMut, Place, Record, Unique, Write};
 use super::snapshot::Latest;
+use super::upkeep::Upkeep;
 use super::version::{self, IndexUpdate};
 use crate::error::Error;
 use pgrx::pg_sys;
@@ -42,17 +43,13 @@ pub enum Access {
     WriteNew,
 }
 
-/// The executor's state for maintaining indexes; made when the first index must be touched.
-struct Upkeep {
-    estate: *mut pg_sys::EState,
-    info: *mut pg_sys::ResultRelInfo,
-}
-
 pub struct Table<R> {
     relation: pg_sys::Relation,
+    catalog: Catalog,
     access: Access,
     slot: *mut pg_sys::TupleTableSlot,
-    upkeep: OnceCell<Upkeep>,
+    /// By place, and one for tables without.
+    upkeep: [OnceCell<Upkeep>; 4],
     record: PhantomData<R>,
 }
 
@@ -62,7 +59,8 @@ impl<R: Record> Table<R> {
     /// # Errors
     /// [`Error::Version`], see [`catalog::oid`].
     pub fn open(access: Access) -> Result<Self, Error> {
-        let oid = catalog::oid(R::TABLE)?;
+        let catalog = catalog::catalog()?;
+        let oid = catalog.oid(R::TABLE);
         let lock = match access {
             Access::Read => pg_sys::AccessShareLock,
             Access::Write | Access::WriteNew => pg_sys::RowExclusiveLock,
@@ -71,7 +69,14 @@ impl<R: Record> Table<R> {
         unsafe {
             let relation = pg_sys::table_open(oid, lock as i32);
             let slot = pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsVirtual);
-            Ok(Table { relation, access, slot, upkeep: OnceCell::new(), record: PhantomData })
+            Ok(Table {
+                relation,
+                catalog,
+                access,
+                slot,
+                upkeep: [const { OnceCell::new() }; 4],
+                record: PhantomData,
+            })
         }
     }
 
@@ -99,49 +104,10 @@ impl<R: Record> Table<R> {
         outcome(result, &failure)
     }
 
-    fn upkeep(&self) -> &Upkeep {
-        self.upkeep.get_or_init(|| {
-            // SAFETY: the executor state and the open indexes are released on drop, or by the abort.
-            unsafe {
-                let estate = pg_sys::CreateExecutorState();
-                let info =
-                    pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
-                (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
-                pg_sys::InitResultRelInfo(info, self.relation, 0, std::ptr::null_mut(), 0);
-                pg_sys::ExecOpenIndices(info, self.access == Access::WriteNew);
-                Upkeep { estate, info }
-            }
-        })
-    }
-
-    fn enter_indexes(&self, slot: *mut pg_sys::TupleTableSlot, update: &IndexUpdate, updating: bool) {
-        let upkeep = self.upkeep();
-        // SAFETY: the slot holds a row just stored in this table, and the indexes are open.
-        unsafe {
-            version::insert_index_tuples(
-                upkeep.info,
-                slot,
-                upkeep.estate,
-                update,
-                updating,
-                std::ptr::null_mut(),
-            );
-            upkeep.forget_row();
-        }
-    }
-}
-
-impl Upkeep {
-    /// # Safety
-    /// Nothing that was allocated for the last row's index entries is used any more.
-    unsafe fn forget_row(&self) {
-        // SAFETY: the context belongs to our executor state and exists once an index was entered.
-        unsafe {
-            let context = (*self.estate).es_per_tuple_exprcontext;
-            if !context.is_null() {
-                pg_sys::MemoryContextReset((*context).ecxt_per_tuple_memory);
-            }
-        }
+    fn upkeep(&self, place: Option<Place>) -> &Upkeep {
+        let speculative = self.access == Access::WriteNew;
+        self.upkeep[place.map_or(3, |place| place as usize)]
+            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, place, speculative))
     }
 }
 
@@ -158,8 +124,8 @@ impl<R: Write> Table<R> {
                 0,
                 std::ptr::null_mut(),
             );
+            self.upkeep(R::place(row)).enter(self.slot, &IndexUpdate::All, false);
         }
-        self.enter_indexes(self.slot, &IndexUpdate::All, false);
     }
 
     /// Stores many rows, page by page instead of row by row.
@@ -191,8 +157,8 @@ impl<R: Write> Table<R> {
                     bulk,
                 );
                 pg_sys::FreeBulkInsertState(bulk);
-                for slot in slots {
-                    self.enter_indexes(slot, &IndexUpdate::All, false);
+                for (slot, row) in slots.into_iter().zip(rows) {
+                    self.upkeep(R::place(row)).enter(slot, &IndexUpdate::All, false);
                     pg_sys::ExecDropSingleTupleTableSlot(slot);
                 }
             }
@@ -203,20 +169,20 @@ impl<R: Write> Table<R> {
     pub fn update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
         let mut tid = row.0;
         // SAFETY: the row was found by a scan of this table; the slot has its shape.
-        let (result, failure, indexes) = unsafe {
+        unsafe {
             self.fill(self.slot, new);
-            version::table_tuple_update(
+            let (result, failure, indexes) = version::table_tuple_update(
                 self.relation,
                 &mut tid,
                 self.slot,
                 snapshot.as_ptr(),
                 wait == Wait::Yes,
-            )
-        };
-        if result == pg_sys::TM_Result::TM_Ok && !matches!(indexes, IndexUpdate::None) {
-            self.enter_indexes(self.slot, &indexes, true);
+            );
+            if result == pg_sys::TM_Result::TM_Ok && !matches!(indexes, IndexUpdate::None) {
+                self.upkeep(R::place(new)).enter(self.slot, &indexes, true);
+            }
+            outcome(result, &failure)
         }
-        outcome(result, &failure)
     }
 
     /// # Safety
@@ -238,20 +204,17 @@ impl<R: Write> Table<R> {
 impl<R: Unique> Table<R> {
     /// Stores a row unless the arbiter index already has it. Waits for another transaction that is storing the same
     /// row: committed means false, rolled back means it is stored here. The table is open as [`Access::WriteNew`].
-    pub fn insert_new(&self, row: &R::Row<'_>) -> Result<bool, Error> {
-        let arbiter = catalog::oid(R::ARBITER)?;
-        let upkeep = self.upkeep();
-        let (info, estate) = (upkeep.info, upkeep.estate);
+    pub fn insert_new(&self, row: &R::Row<'_>) -> bool {
+        let upkeep = self.upkeep(R::place(row));
         // SAFETY: the protocol of speculative insertion: check, insert with a token, enter the indexes, confirm or
         // take back, release the token.
         unsafe {
-            let arbiters = pg_sys::lappend_oid(std::ptr::null_mut(), arbiter);
+            let arbiters = pg_sys::lappend_oid(std::ptr::null_mut(), self.catalog.oid(R::ARBITER));
             loop {
                 super::server::check_for_interrupts();
                 self.fill(self.slot, row);
-                if !version::check_index_constraints(info, self.slot, estate, arbiters) {
-                    upkeep.forget_row();
-                    return Ok(false);
+                if !upkeep.is_new(self.slot, arbiters) {
+                    return false;
                 }
                 let xid = pg_sys::GetCurrentTransactionId();
                 let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
@@ -263,13 +226,11 @@ impl<R: Unique> Table<R> {
                     std::ptr::null_mut(),
                     token,
                 );
-                let all = IndexUpdate::All;
-                let conflict = version::insert_index_tuples(info, self.slot, estate, &all, false, arbiters);
+                let conflict = upkeep.enter_speculatively(self.slot, arbiters);
                 pg_sys::table_tuple_complete_speculative(self.relation, self.slot, token, !conflict);
                 pg_sys::SpeculativeInsertionLockRelease(xid);
-                upkeep.forget_row();
                 if !conflict {
-                    return Ok(true);
+                    return true;
                 }
             }
         }
@@ -288,10 +249,6 @@ impl<R> Drop for Table<R> {
         // SAFETY: everything was opened by us and is used by nobody else; the lock is kept.
         unsafe {
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
-            if let Some(upkeep) = self.upkeep.get() {
-                pg_sys::ExecCloseIndices(upkeep.info);
-                pg_sys::FreeExecutorState(upkeep.estate);
-            }
             pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
         }
     }

@@ -1,0 +1,136 @@
+//! Keeping a table's indexes, whatever indexes it has, ours or not.
+//!
+//! Of the partial indexes on `place` we know ourselves whether a row belongs into them. Those it does not belong into
+//! are not even opened, and the predicate of the others is not evaluated: together a sixth of an append.
+
+use super::catalog::{Catalog, Object};
+use super::record::Place;
+use super::version::{self, IndexUpdate};
+use pgrx::pg_sys;
+
+/// Our partial indexes, and which rows they hold.
+const PARTIAL: [(Object, Place); 4] = [
+    (Object::DeliveryReady, Place::Ready),
+    (Object::DeliveryWaiting, Place::Waiting),
+    (Object::DeliveryWaitingTopic, Place::Waiting),
+    (Object::DeliveryDead, Place::Dead),
+];
+
+/// The indexes that rows of one place go into, open, and the executor's state for entering rows.
+pub(super) struct Upkeep {
+    estate: *mut pg_sys::EState,
+    info: *mut pg_sys::ResultRelInfo,
+}
+
+impl Upkeep {
+    /// Opens the indexes of `relation` for rows of `place`; unique ones for speculative insertion if `speculative`.
+    pub fn open(
+        relation: pg_sys::Relation,
+        catalog: &Catalog,
+        place: Option<Place>,
+        speculative: bool,
+    ) -> Self {
+        let known = PARTIAL.map(|(index, holds)| (catalog.oid(index), Some(holds) == place));
+        // SAFETY: executor state and open indexes are released on drop, or by the abort; the arrays are as long as
+        // the list, and the entries before `ri_NumIndices` are filled.
+        unsafe {
+            let estate = pg_sys::CreateExecutorState();
+            let info = pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
+            (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
+            pg_sys::InitResultRelInfo(info, relation, 0, std::ptr::null_mut(), 0);
+            let list = pg_sys::RelationGetIndexList(relation);
+            let length = if list.is_null() { 0 } else { (*list).length as usize };
+            let room = length.max(1) * size_of::<*mut std::ffi::c_void>();
+            (*info).ri_IndexRelationDescs = pg_sys::palloc(room).cast();
+            (*info).ri_IndexRelationInfo = pg_sys::palloc(room).cast();
+            for cell in 0..length {
+                let oid = (*(*list).elements.add(cell)).oid_value;
+                let belongs = known.iter().find(|(index, _)| *index == oid).map(|(_, belongs)| *belongs);
+                if belongs == Some(false) {
+                    continue;
+                }
+                let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32);
+                let index_info = pg_sys::BuildIndexInfo(index);
+                if belongs == Some(true) {
+                    (*index_info).ii_Predicate = std::ptr::null_mut();
+                }
+                if speculative && (*index_info).ii_Unique {
+                    pg_sys::BuildSpeculativeIndexInfo(index, index_info);
+                }
+                let place = (*info).ri_NumIndices as usize;
+                *(*info).ri_IndexRelationDescs.add(place) = index;
+                *(*info).ri_IndexRelationInfo.add(place) = index_info;
+                (*info).ri_NumIndices += 1;
+            }
+            Upkeep { estate, info }
+        }
+    }
+
+    /// Enters a row into the indexes.
+    ///
+    /// # Safety
+    /// `slot` holds a row just stored in, or updated to, the table.
+    pub unsafe fn enter(&self, slot: *mut pg_sys::TupleTableSlot, update: &IndexUpdate, updating: bool) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let none = std::ptr::null_mut();
+            version::insert_index_tuples(self.info, slot, self.estate, update, updating, none);
+            self.forget_row();
+        }
+    }
+
+    /// Enters a row that was stored speculatively. True if another one was faster.
+    ///
+    /// # Safety
+    /// As [`Upkeep::enter`], and the indexes are open for speculative insertion.
+    pub unsafe fn enter_speculatively(
+        &self,
+        slot: *mut pg_sys::TupleTableSlot,
+        arbiters: *mut pg_sys::List,
+    ) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let all = IndexUpdate::All;
+            let conflict = version::insert_index_tuples(self.info, slot, self.estate, &all, false, arbiters);
+            self.forget_row();
+            conflict
+        }
+    }
+
+    /// True if the arbiter indexes have no row like the one in `slot`. Waits for transactions in progress.
+    ///
+    /// # Safety
+    /// `slot` holds a row of the table, and the indexes are open for speculative insertion.
+    pub unsafe fn is_new(&self, slot: *mut pg_sys::TupleTableSlot, arbiters: *mut pg_sys::List) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let new = version::check_index_constraints(self.info, slot, self.estate, arbiters);
+            self.forget_row();
+            new
+        }
+    }
+
+    /// # Safety
+    /// Nothing that was allocated for the last row's index entries is used any more.
+    unsafe fn forget_row(&self) {
+        // SAFETY: the context belongs to our executor state and exists once an index was entered.
+        unsafe {
+            let context = (*self.estate).es_per_tuple_exprcontext;
+            if !context.is_null() {
+                pg_sys::MemoryContextReset((*context).ecxt_per_tuple_memory);
+            }
+        }
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: everything was opened by us and is used by nobody else.
+            unsafe {
+                pg_sys::ExecCloseIndices(self.info);
+                pg_sys::FreeExecutorState(self.estate);
+            }
+        }
+    }
+}
