@@ -20,6 +20,22 @@ from psycopg.rows import namedtuple_row
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev"))
 from server import Server  # noqa: E402
 
+TOKEN = "00000000-0000-8001-8000-000000000001"  # well formed, of no lease
+CALLS = {  # every function that writes, with arguments that pass its checks
+    "append": ("t", "t", "1"),
+    "append_batch": ("t", '[{"type": "t", "payload": 1}]'),
+    "claim": ("w",),
+    "complete": (TOKEN,),
+    "complete_batch": ([TOKEN],),
+    "fail": (TOKEN,),
+    "abandon": (TOKEN,),
+    "extend": (TOKEN,),
+    "release": (TOKEN,),
+    "consume_once": ("c", TOKEN),
+    "retry_dead": (TOKEN,),
+    "purge": (),
+}
+
 
 def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=3, help="crashes in test_crash.py")
@@ -101,6 +117,21 @@ def until(condition, seconds=30):
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
     return answer
+
+
+def check_storage(connection):
+    """Every message is whole, and every index has every row."""
+    torn = """SELECT count(*) FROM outbox.envelope
+                FULL JOIN (SELECT seq FROM outbox.delivery UNION ALL SELECT seq FROM outbox.receipt) AS rest USING (seq)
+               WHERE envelope.id IS NULL OR rest.seq IS NULL"""
+    assert one(connection, torn) == 0
+    assert one(connection, "SELECT count(*) = count(DISTINCT id) FROM outbox.message")
+    connection.execute("CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA public")
+    connection.execute(
+        """SELECT public.bt_index_check(indexrelid, true) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+            WHERE relnamespace = 'outbox'::regnamespace
+              AND relam = (SELECT oid FROM pg_am WHERE amname = 'btree')"""
+    )
 
 
 def sqlstate(connection, function, *arguments, **named):

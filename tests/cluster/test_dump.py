@@ -8,10 +8,11 @@ import uuid
 import psycopg
 import pytest
 import setup
-from conftest import append, claim, long_ago, one, rows, states, value
+from conftest import append, check_storage, claim, long_ago, one, rows, states, value
 from server import Server
 
 CONF = {"shared_preload_libraries": "outbox", "outbox.purge_interval_seconds": 0}
+BATCH = '[{"type": "t", "payload": 1}, {"type": "t", "payload": 2}]'
 EVERYTHING = "SELECT * FROM outbox.message ORDER BY id"
 
 
@@ -30,7 +31,7 @@ class Filled:
         assert value(db, "fail", leases[self.failed].token, "try later", "2100-01-01") == "waiting"
         self.token, self.strict_token = leases[self.leased].token, leases[self.strict].token
         self.delayed = append(db, available_at="2100-01-01")
-        self.ready = rows(db, "append_batch", "orders", '[{"type": "t", "payload": 1}, {"type": "t", "payload": 2}]')
+        self.ready = rows(db, "append_batch", "orders", BATCH)
         assert value(db, "consume_once", "mail", self.delivered)
         self.rows = db.execute(EVERYTHING).fetchall()
         self.markers = db.execute("TABLE outbox.processed").fetchall()
@@ -49,7 +50,7 @@ class Filled:
         assert append(db, id=self.delivered) == self.delivered
         assert value(db, "retry_dead", self.dead)
         new = append(db)
-        batch = [r[0] for r in rows(db, "append_batch", "orders", '[{"type": "t", "payload": 1}, {"type": "t", "payload": 2}]')]
+        batch = [row[0] for row in rows(db, "append_batch", "orders", BATCH)]
         arrived = [self.dead, *(r[0] for r in self.ready), new, *batch]
         leased = claim(db, "orders", batch_size=500)
         assert [m.id for m in leased] == arrived
@@ -109,13 +110,7 @@ def test_a_dump_beside_a_working_queue_is_one_moment(server, database, db, fille
         server.createdb("moment")
         server.as_user("pg_restore", "--exit-on-error", "-d", "moment", f"{place}{number}")
         with server.connect("moment", autocommit=True) as moment:
-            assert one(
-                moment,
-                """SELECT count(*) FROM outbox.envelope
-                     FULL JOIN (SELECT seq FROM outbox.delivery UNION ALL SELECT seq FROM outbox.receipt) AS r USING (seq)
-                    WHERE id IS NULL OR r.seq IS NULL""",
-            ) == 0
-            assert one(moment, "SELECT count(*) = count(DISTINCT id) FROM outbox.message")
+            check_storage(moment)
             assert append(moment, id=uuid.uuid4())
         server.psql("DROP DATABASE moment WITH (FORCE)")
     assert busy.poll() is None

@@ -81,7 +81,8 @@ def test_a_long_error_is_cut_between_characters(db, text):
         assert value(db, "fail", leased.token, "x" * first + text * 8192, "2020-01-01") == "waiting"
         kept = one(db, "SELECT last_error FROM outbox.message WHERE id = %s", leased.id)
         assert ("x" * first + text * 8192).startswith(kept)
-        assert 8192 - 4 < one(db, "SELECT octet_length(last_error) FROM outbox.message WHERE id = %s", leased.id) <= 8192
+        length = "SELECT octet_length(last_error) FROM outbox.message WHERE id = %s"
+        assert 8192 - 4 < one(db, length, leased.id) <= 8192
     assert value(db, "complete", rows(db, "claim", "owner", "long")[0].token)
 
 

@@ -15,7 +15,8 @@ TABLES = "envelope", "delivery", "receipt", "processed", "topic"
 def work(db):
     """Everything that can happen to a message, given up and kept."""
     ids = [append(db, payload=json.dumps("x" * 100_000), id=uuid.uuid4() if n % 2 else None) for n in range(12)]
-    rows(db, "append_batch", "batch", json.dumps([{"type": "t", "payload": n, "id": str(uuid.uuid4())} for n in range(300)]))
+    batch = [{"type": "t", "payload": n, "id": str(uuid.uuid4())} for n in range(300)]
+    rows(db, "append_batch", "batch", json.dumps(batch))
     append(db, id=ids[1])
     leased = claim(db, "orders")
     for message, answer in zip(leased, ["complete", "fail", "abandon", "release", "extend"] * 2):

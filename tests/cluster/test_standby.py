@@ -3,28 +3,11 @@ anything, while the view can be read. After promotion everything goes on where t
 background worker, which kept still until then, starts.
 """
 
-import uuid
-
 import pytest
-from conftest import append, claim, long_ago, one, rows, sqlstate, states, until, value
+from conftest import CALLS, append, claim, long_ago, one, rows, sqlstate, states, until, value
 from server import Server
 
 CONF = {"shared_preload_libraries": "outbox", "outbox.purge_interval_seconds": 1, "hot_standby_feedback": True}
-TOKEN = "00000000-0000-8001-8000-000000000001"
-WRITING = {
-    "append": ("t", "t", "1"),
-    "append_batch": ("t", '[{"type": "t", "payload": 1}]'),
-    "claim": ("w",),
-    "complete": (TOKEN,),
-    "complete_batch": ([TOKEN],),
-    "fail": (TOKEN,),
-    "abandon": (TOKEN,),
-    "extend": (TOKEN,),
-    "release": (TOKEN,),
-    "consume_once": ("c", TOKEN),
-    "retry_dead": (TOKEN,),
-    "purge": (),
-}
 LAUNCHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'outbox launcher'"
 
 
@@ -41,26 +24,26 @@ def standby(server):
 
 def test_no_test_forgets_a_function(server, standby):
     functions = "SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace"
-    assert set(server.psql(functions, "app").split()) >= set(WRITING)
+    assert set(server.psql(functions, "app").split()) >= set(CALLS)
 
 
-@pytest.mark.parametrize("function", WRITING)
+@pytest.mark.parametrize("function", CALLS)
 def test_writing_on_a_standby_is_25006(standby, function):
     with standby.connect("app", autocommit=True) as db:
-        assert sqlstate(db, function, *WRITING[function]) == "25006"
+        assert sqlstate(db, function, *CALLS[function]) == "25006"
         with db.transaction(force_rollback=True):
-            assert sqlstate(db, function, *WRITING[function]) == "25006"
+            assert sqlstate(db, function, *CALLS[function]) == "25006"
 
 
-@pytest.mark.parametrize("function", WRITING)
+@pytest.mark.parametrize("function", CALLS)
 def test_writing_in_a_read_only_transaction_is_25006(server, standby, function):
     with server.connect("app", autocommit=True) as db:
         before = states(db), one(db, "SELECT last_value FROM outbox.arrival")
         db.execute("BEGIN READ ONLY")
-        assert sqlstate(db, function, *WRITING[function]) == "25006"
+        assert sqlstate(db, function, *CALLS[function]) == "25006"
         db.execute("ROLLBACK")
         db.execute("SET default_transaction_read_only = on")
-        assert sqlstate(db, function, *WRITING[function]) == "25006"
+        assert sqlstate(db, function, *CALLS[function]) == "25006"
         assert (states(db), one(db, "SELECT last_value FROM outbox.arrival")) == before
 
 

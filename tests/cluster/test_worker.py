@@ -311,7 +311,7 @@ def test_hostile_defaults_do_not_stop_it(server, database, db):
     db.execute("CREATE SCHEMA evil")
     for shadow in (
         "FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT timestamptz '-infinity'$$",
-        "FUNCTION evil.make_interval(secs double precision) RETURNS interval LANGUAGE sql AS $$SELECT interval '9 years'$$",
+        "FUNCTION evil.make_interval(secs float8) RETURNS interval LANGUAGE sql AS $$SELECT interval '9 years'$$",
         "TABLE evil.receipt (seq bigint)",
     ):
         db.execute(f"CREATE {shadow}")
