@@ -53,9 +53,6 @@ pub fn append_batch(topic: Option<Text<'_>>, messages: Option<Json<'_>>) -> Resu
         let in_element = |error| Error::Element(place + 1, Box::new(error));
         batch.push(member::draft(&element).and_then(checked).map_err(in_element)?);
     }
-    if batch.is_empty() {
-        return Ok(Vec::new());
-    }
     store(topic, &batch)
 }
 
@@ -92,8 +89,8 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
     let mut ids = Vec::with_capacity(messages.len());
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
     let now = server::clock();
-    shared::about_to_number()?;
     for block in messages.chunks(BLOCK) {
+        shared::about_to_number()?;
         let first = table::next_arrival()? * BLOCK as i64;
         shared::numbered(first, first + block.len() as i64 - 1);
         for (seq, message) in (first..).zip(block) {

@@ -107,7 +107,7 @@ pub fn transaction<T>(activity: &'static CStr, work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The databases that accept connections, templates excepted: a visit to one would block CREATE DATABASE.
+/// The databases that accept connections.
 pub fn databases() -> Vec<Database> {
     let mut found = Vec::new();
     transaction(c"listing databases", || {
@@ -122,7 +122,7 @@ pub fn databases() -> Vec<Database> {
                 }
                 let row = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
                 // A connection limit of -2 marks a database whose DROP was interrupted.
-                if row.datallowconn && !row.datistemplate && row.datconnlimit != -2 {
+                if row.datallowconn && row.datconnlimit != -2 {
                     let name = CStr::from_ptr(row.datname.data.as_ptr()).to_string_lossy().into_owned();
                     found.push(Database { oid: row.oid, name });
                 }
