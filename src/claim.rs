@@ -9,7 +9,7 @@ use crate::floor::{self, Seen};
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
-use crate::store::scan::{Scan, TopicRules};
+use crate::store::scan::{Lookup, Scan, TopicRules};
 use crate::store::server;
 use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
@@ -95,7 +95,7 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         deliveries: &tables.deliveries,
         snapshot: &snapshot,
         rules,
-        bodies: Scan::<Envelopes>::by_seq(&tables.envelopes, &snapshot)?,
+        bodies: Lookup::open(&tables.envelopes, &snapshot)?,
         nonce: token::nonce(),
         left: batch_size,
         deaths: 0,
@@ -167,7 +167,7 @@ struct Batch<'c, 'r, 's> {
     deliveries: &'s Table<Deliveries>,
     snapshot: &'s Latest,
     rules: TopicRules<'s>,
-    bodies: Scan<'s, Envelopes>,
+    bodies: Lookup<'s, Envelopes>,
     nonce: i64,
     left: usize,
     deaths: usize,
@@ -225,11 +225,11 @@ impl<'c, 's> Batch<'c, '_, 's> {
         if due.messages.is_empty() {
             return Ok(());
         }
-        let mut scan = Scan::<Deliveries>::by_seq(self.deliveries, self.snapshot)?;
+        let mut scan = Lookup::open(self.deliveries, self.snapshot)?;
         while self.left > 0 {
             let Some(&(seq, at)) = due.messages.front().filter(|(seq, _)| *seq < before) else { break };
             due.messages.pop_front();
-            let Some(found) = scan.seek(seq) else { continue };
+            let Some(found) = scan.find(seq) else { continue };
             if let Met::Held = self.meet(found.id, found.row, ready)? {
                 due.leave(at);
             }
@@ -252,7 +252,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             }
             return Ok(Met::Passed);
         }
-        let Some(body) = self.bodies.seek(row.seq) else { return Ok(Met::Passed) };
+        let Some(body) = self.bodies.find(row.seq) else { return Ok(Met::Passed) };
         let seconds = self.claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
         row.lease(self.nonce, self.claim.owner, until);

@@ -4,7 +4,7 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Place, Topics};
-use crate::store::scan::{self, Scan, TopicRules};
+use crate::store::scan::{self, Lookup, TopicRules};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::{server, shared};
@@ -22,8 +22,8 @@ pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
         server::check_for_interrupts();
         let snapshot = Latest::push();
         let Some(seq) = scan::seq_of(id, &snapshot)? else { return Ok(false) };
-        let mut scan = Scan::<Deliveries>::by_seq(&deliveries, &snapshot)?;
-        let Some(found) = scan.seek(seq) else { return Ok(false) };
+        let mut scan = Lookup::open(&deliveries, &snapshot)?;
+        let Some(found) = scan.find(seq) else { return Ok(false) };
         let mut row = found.row;
         if row.place != Place::Dead {
             let limit = settings::max_attempts(&TopicRules::new(&topics, &snapshot).of(row.topic)?);

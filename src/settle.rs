@@ -7,7 +7,7 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topics};
-use crate::store::scan::{Scan, TopicRules};
+use crate::store::scan::{Lookup, TopicRules};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::value::{Text, Time, UuidArray};
@@ -93,8 +93,8 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
-        let mut scan = Scan::<Deliveries>::by_seq(&deliveries, &snapshot)?;
-        let Some(found) = scan.seek(seq) else { return Ok(None) };
+        let mut scan = Lookup::open(&deliveries, &snapshot)?;
+        let Some(found) = scan.find(seq) else { return Ok(None) };
         let mut row: Delivery<'_> = found.row;
         if !row.holds(lease) {
             return Ok(None);
@@ -152,7 +152,7 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
     let mut receipts = Vec::with_capacity(leases.len());
     {
         let snapshot = Latest::push();
-        let mut scan = Scan::<Deliveries>::by_seq(&deliveries, &snapshot)?;
+        let mut scan = Lookup::open(&deliveries, &snapshot)?;
         let mut last = None;
         for (seq, lease, place) in leases {
             if last.replace((seq, lease)) == Some((seq, lease)) {
@@ -180,9 +180,9 @@ fn take(
     lease: i64,
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
-    scan: &mut Scan<'_, Deliveries>,
+    scan: &mut Lookup<'_, Deliveries>,
 ) -> Option<Option<Receipt<'static>>> {
-    let Some(found) = scan.seek(seq) else { return Some(None) };
+    let Some(found) = scan.find(seq) else { return Some(None) };
     if !found.row.holds(lease) {
         return Some(None);
     }
@@ -207,7 +207,7 @@ fn take_freshly(
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
-        let mut scan = Scan::<Deliveries>::by_seq(deliveries, &snapshot)?;
+        let mut scan = Lookup::open(deliveries, &snapshot)?;
         if let Some(answer) = take(seq, lease, deliveries, &snapshot, &mut scan) {
             return Ok(answer);
         }
