@@ -82,6 +82,11 @@ def cluster():
     return tests - sum(bad), sum(bad) or (done.returncode != 0)
 
 
+def demo(*options):
+    """A short demo: its exit code says whether the books balance."""
+    return succeeds(sys.executable, "demo/run.py", "--messages", "3000", "--stop", *options)
+
+
 TIERS = {
     "format": check_format,
     "lint": check_lint,
@@ -91,6 +96,8 @@ TIERS = {
     "regress": lambda: on_a_server(regress.KINDS[0]),
     "isolation": lambda: on_a_server(regress.KINDS[1]),
     "cluster": cluster,
+    "demo": demo,
+    "crash": lambda: demo("--crash", "1"),
 }
 
 
