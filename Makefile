@@ -53,6 +53,12 @@ demo-stop:     ## stop and delete the cluster that the demo left running
 torture:       ## the demo's load while the whole cluster is killed with SIGKILL ten times
 	@$(PYTHON) demo/run.py --crash 10
 
+bench:         ## outbox beside its peers, the short form; ARGS='append --systems outbox,plain' for some
+	@$(DEV) $(PYTHON) benches/run.py $(ARGS)
+
+bench-full:    ## everything, for hours; writes benches/report
+	@$(DEV) $(PYTHON) benches/run.py --full $(ARGS)
+
 clean:         ## remove what was compiled
 	rm -rf target/package
 	cargo clean --quiet --package outbox
@@ -61,4 +67,5 @@ distclean:     ## remove what was compiled and what was set up for it
 	rm -rf "$$($(PYTHON) dev/setup.py --area)" target
 
 .PHONY: all help build install package installcheck test check-format check-lint check units regress \
-        isolation cluster demo demo-stop torture clean distclean
+        isolation cluster demo demo-stop torture bench bench-full \
+        clean distclean

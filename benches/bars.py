@@ -1,0 +1,72 @@
+"""What outbox promises itself: each bar is a ratio within this run, its bound, and how far we would like to get."""
+
+from dataclasses import dataclass
+from statistics import median
+
+SYNC = "4 clients, synchronous commit on"
+ASYNC = "4 clients, synchronous commit off"
+HUNDRED = "by 100, 1 client, synchronous commit off"
+SINGLE = "by 1, 1 client, synchronous commit off"
+LIFE = "append + claim + complete"
+
+
+@dataclass
+class Bar:
+    what: str
+    values: list  # of the rounds
+    bound: float
+    stretch: float = None
+    at_most: bool = False
+
+    @property
+    def value(self):
+        return median(self.values) if self.values else None
+
+    @property
+    def verdict(self):
+        if self.value is None:
+            return "not measured"
+        met = self.value <= self.bound if self.at_most else self.value >= self.bound
+        return "met" if met else "**not met**"
+
+
+def bars(samples):
+    def ratio(workload, case, metric, over, under, under_case=None):
+        left = {"workload": workload, "case": case, "system": over}
+        return samples.ratios(metric, left, {"workload": workload, "case": under_case or case, "system": under})
+
+    def appended(case):
+        return ratio("append", case, "rate", "outbox", "plain")
+
+    yield Bar("append / plain INSERT, synchronous commit on, 4 clients", appended(SYNC), 0.90, 1.0)
+    yield Bar("append / plain INSERT, synchronous commit off, 4 clients", appended(ASYNC), 0.78, 0.9)
+    yield Bar("the same with a caller's id, a uuid key in both", appended(ASYNC + ", caller's id"), 0.70, 0.8)
+    bigint = ratio("append", ASYNC + ", caller's id", "rate", "outbox", "plain", ASYNC)
+    yield Bar("with a caller's id / plain INSERT with a bigint key", bigint, 0.70, 0.8)
+    batch = ratio("batch", "synchronous commit off", "rate", "outbox", "plain")
+    yield Bar("append_batch of 100 / INSERT … SELECT of the same JSON", batch, 0.62, 0.8)
+    archive = ratio("deliver", HUNDRED, "rate", "outbox", "pgmq")
+    yield Bar("claim 100 + complete 100 / PGMQ read + archive", archive, 3.5, 6)
+    delete = ratio("deliver", HUNDRED, "rate", "outbox", "pgmq-delete")
+    yield Bar("claim 100 + complete 100 / PGMQ read + delete", delete, 2.7, 4.5)
+    single = ratio("deliver", SINGLE, "rate", "outbox", "pgmq")
+    yield Bar("claim 1 + complete 1 / PGMQ read 1 + archive 1", single, 1.2)
+    wal = ratio("cost", LIFE, "wal", "outbox", "plain")
+    yield Bar("WAL of append + claim + complete by 100 / plain INSERT by 100", wal, 1.9, 1.6, True)
+    for hold in ("snapshot", "idle writer"):
+        yield Bar(f"{hold} held: claim p50 of the last tenth / first", [*held(samples, hold)], 1.15, at_most=True)
+        backlog = [s["left"] / s["offered"] for s in samples.of(workload="held-left", case=f"{hold} held", system="outbox")]
+        yield Bar(f"{hold} held: left undelivered / offered", backlog, 0.01, at_most=True)
+    for case in samples.distinct("case", workload="growth", system="outbox"):
+        grown = samples.values("growth", workload="growth", case=case, system="outbox")
+        yield Bar(f"claim p50 with {case} / empty", grown, 1.3, at_most=True)
+    topics = ratio("topics", "any of 1,000 topics", "claim_p50", "outbox", "outbox", "any of 1 topic")
+    yield Bar("claim on any of 1,000 topics / of one", topics, 3, at_most=True)
+
+
+def held(samples, hold):
+    """The last tenth of the run over the first, at least one point each."""
+    points = samples.values("claim_p50", workload="held", case=f"{hold} held", system="outbox")
+    if len(points) > 1:
+        tenth = max(1, len(points) // 10)
+        yield median(points[-tenth:]) / median(points[:tenth])

@@ -1,0 +1,81 @@
+"""How long and how much: the short form and the full one."""
+
+from dataclasses import dataclass, replace
+
+EVERY_STATE = ["retained", "backlog", "delayed", "leased", "expired"]
+
+
+@dataclass
+class Form:
+    rounds: int
+    seconds: int  # of one measurement
+    clients: dict  # append: by synchronous commit, the numbers of clients
+    large: list  # append of 8 kB: the numbers of clients
+    batch_sync: list
+    deliver: list  # (synchronous commit, batch, clients)
+    messages: int  # cost: delivered
+    topics: list
+    topic_systems: list
+    growth: dict  # system: {state: [rows]}
+    pipe_rate: int
+    pipe_seconds: int
+    held: dict  # what is held: {system: seconds}
+    bucket: float  # held: seconds per point
+
+    def lasting(self, seconds):
+        """The same with this length; in `held`, of a whole run."""
+        held = {hold: {name: seconds for name in runs} for hold, runs in self.held.items()}
+        bucket = max(1.0, min(self.bucket, seconds / 3))
+        return replace(self, seconds=seconds, pipe_seconds=seconds, held=held, bucket=bucket)
+
+
+SHORT = Form(
+    rounds=3,
+    seconds=1,
+    clients={True: [4], False: [4]},
+    large=[],
+    batch_sync=[False],
+    deliver=[(False, 100, 1), (False, 1, 1)],
+    messages=30_000,
+    topics=[1, 1000],
+    topic_systems=["outbox"],
+    growth={
+        "outbox": {state: [100_000] for state in EVERY_STATE},
+        "pgmq": {"backlog": [100_000], "leased": [100_000]},
+        "handwritten": {"delayed": [100_000]},
+    },
+    pipe_rate=500,
+    pipe_seconds=3,
+    held={
+        "snapshot": {"outbox": 30, "handwritten": 15, "pgmq": 15},
+        "idle writer": {"outbox": 15},
+    },
+    bucket=5,
+)
+
+LARGE = {
+    "retained": [100_000, 1_000_000, 10_000_000],
+    "backlog": [100_000, 1_000_000],
+    "delayed": [100_000, 1_000_000],
+    "leased": [100_000],
+    "expired": [100_000],
+}
+LESS = {state: [count for count in counts if count <= 1_000_000] for state, counts in LARGE.items()}
+TEN_MINUTES = {"outbox": 600, "handwritten": 600, "pgmq": 600, "pgmq-delete": 600}
+
+FULL = Form(
+    rounds=7,
+    seconds=10,
+    clients={True: [1, 2, 4, 16], False: [1, 2, 4, 16]},
+    large=[1, 4],
+    batch_sync=[True, False],
+    deliver=[(sync, batch, clients) for sync in (True, False) for batch in (100, 10, 1) for clients in (1, 4)],
+    messages=200_000,
+    topics=[1, 10, 1000],
+    topic_systems=["outbox", "handwritten"],
+    growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
+    pipe_rate=1000,
+    pipe_seconds=60,
+    held={"snapshot": TEN_MINUTES, "idle writer": TEN_MINUTES},
+    bucket=10,
+)

@@ -1,0 +1,170 @@
+"""The report: a page of Markdown with charts. Every number is a median with its spread; peers that are better are named."""
+
+from pathlib import Path
+
+import charts
+from bars import bars
+from figures import METRICS, spread
+from workloads import append, batch, cost, deliver, growth, held, pipe, topics
+
+PARTS = {
+    "append": append, "batch": batch, "deliver": deliver, "cost": cost,
+    "topics": topics, "growth": growth, "pipe": pipe,
+}  # fmt: skip
+CHARTED = ("rate", "claim_p50", "latency_p99", "wal")
+
+
+def write(output, facts, samples):
+    for old in output.glob("*.svg"):
+        old.unlink()
+    parts = [head(facts), bars_part(samples), better(facts, samples)]
+    parts += [part(output, facts, samples, name, module) for name, module in PARTS.items() if samples.of(workload=name)]
+    if samples.of(workload="held"):
+        parts.append(held_part(output, facts, samples))
+    (output / "README.md").write_text("\n".join(parts))
+
+
+def head(facts):
+    lines = ["# Benchmarks", ""]
+    lines += [f"Measured on {facts['date']} in {facts['minutes']} minutes by `{facts['command'].strip()}`. Machine-readable:"]
+    lines += ["[results.json](results.json).", ""]
+    lines += ["One server, one run; the systems take turns (A B C A B C …) unless a part says otherwise. A cell is the median"]
+    lines += ["of the rounds and, in brackets, the lowest and the highest. Ratios are medians of the ratios of each round."]
+    lines += ["Payloads are 300 bytes of JSON unless a case says 8 kB.", ""]
+    lines += [f"- Machine: {facts['machine']}, {facts['kernel']}; load average before the run {facts['load before']}."]
+    lines += [f"- PostgreSQL {facts['postgresql']}; a durable transaction of one client takes {facts['commit']}."]
+    settings = ", ".join(f"`{key} = {value}`" for key, value in facts["settings"].items())
+    lines += [f"- Settings: {settings}; all others PostgreSQL's defaults.", ""]
+    lines += ["| system | version | how it is used |", "|---|---|---|"]
+    lines += [f"| {s['title']} | {s['version']} | {s['how']} |" for s in facts["systems"].values()]
+    lines += [f"| {title} | – | not measured: {reason} |" for title, reason in facts["missing"].items()]
+    lines += [f"\nThe workload `{name}` failed: {reason}" for name, reason in facts["failed"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def bars_rows(samples):
+    for bar in bars(samples):
+        sign = "≤" if bar.at_most else "≥"
+        value = "–" if bar.value is None else f"{bar.value:.2f}"
+        around = f"{min(bar.values):.2f}–{max(bar.values):.2f}" if bar.values else ""
+        stretch = f"{sign} {bar.stretch:g}" if bar.stretch else ""
+        yield bar.what, value, around, f"{sign} {bar.bound:g}", stretch, bar.verdict
+
+
+def bars_part(samples):
+    lines = ["## Bars", "", "What outbox promises itself, as ratios within this run.", ""]
+    lines += ["| what | value | spread | bar | stretch | |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in bars_rows(samples)]
+    return "\n".join(lines) + "\n"
+
+
+def bars_as_text(samples):
+    """Those that this run has measured."""
+    rows = [("what", "value", "spread", "bar", "stretch", "")]
+    rows += [tuple(cell.replace("*", "") for cell in row) for row in bars_rows(samples) if row[1] != "–"]
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def better(facts, samples):
+    """Every case in which a peer's median is better than ours."""
+    lines = ["## Where a peer is better", ""]
+    for name in PARTS:
+        for case in samples.distinct("case", workload=name):
+            for metric, (title, _, _, more) in METRICS.items():
+                ours = spread(samples.values(metric, workload=name, case=case, system="outbox"))
+                for system in samples.distinct("system", workload=name, case=case):
+                    theirs = spread(samples.values(metric, workload=name, case=case, system=system))
+                    if system == "outbox" or not ours or not theirs or not ours[0] or not theirs[0]:
+                        continue
+                    if system == "plain" and name == "cost" and case != "append":
+                        continue  # it delivers nothing
+                    factor = theirs[0] / ours[0] if more else ours[0] / theirs[0]
+                    if factor > 1.05:
+                        peer = facts["systems"][system]["title"]
+                        lines.append(f"- {PARTS[name].TITLE}, {case}: {peer} is {factor:.2f} times better in {title}.")
+    if len(lines) == 2:
+        lines.append("In no case of this run by more than 5 %.")
+    return "\n".join(lines) + "\n"
+
+
+def doc(module):
+    return " ".join(module.__doc__.split())
+
+
+def cell(metric, values):
+    middle = spread(values)
+    if middle is None:
+        return "–"
+    digits = METRICS[metric][2]
+    text, low, high = (f"{value:,.{digits}f}" for value in middle)
+    return f"{text} ({low}–{high})" if low != high else text
+
+
+def part(output, facts, samples, name, module):
+    lines = [f"## {module.TITLE}", "", doc(module), ""]
+    for case in samples.distinct("case", workload=name):
+        systems = samples.distinct("system", workload=name, case=case)
+        used = [m for m in METRICS if samples_have(samples, name, case, m)]
+        lines += [f"### {case[0].upper()}{case[1:]}", ""]
+        lines += ["| system | " + " | ".join(f"{METRICS[m][0]}, {METRICS[m][1]}".strip(", ") for m in used) + " |"]
+        lines += ["|---" * (len(used) + 1) + "|"]
+        for system in systems:
+            cells = [cell(m, samples.values(m, workload=name, case=case, system=system)) for m in used]
+            lines.append(f"| {facts['systems'][system]['title']} | " + " | ".join(cells) + " |")
+        metric = next((m for m in CHARTED if m in used), None)
+        if metric and len(systems) > 1:
+            title = f"{case}: {METRICS[metric][0]}"
+            rows = [
+                (s, facts["systems"][s]["title"], spread(samples.values(metric, workload=name, case=case, system=s)))
+                for s in systems
+            ]
+            lines += ["", chart(output, f"{name}-{case}", charts.bars(title, [row for row in rows if row[2]]), title)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def samples_have(samples, name, case, metric):
+    return bool(samples.values(metric, workload=name, case=case))
+
+
+def held_part(output, facts, samples):
+    lines = [f"## {held.TITLE}", "", doc(held), ""]
+    lines += [f"Offered are {held.RATE:,} messages per second, {held.GROUP} per call; two workers claim up to 100.", ""]
+    for case in samples.distinct("case", workload="held"):
+        systems = samples.distinct("system", workload="held", case=case)
+        lines += [f"### {case[0].upper()}{case[1:]}", ""]
+        for metric in ("rate", "claim_p50", "claim_p99"):
+            series = {
+                (system, facts["systems"][system]["title"]): [
+                    (s["second"], s[metric])
+                    for s in samples.of(workload="held", case=case, system=system)
+                    if s[metric] is not None
+                ]
+                for system in systems
+            }
+            title, unit = METRICS[metric][:2]
+            lines += [chart(output, f"held-{case}-{metric}", charts.lines(f"{case}: {title}", unit, series), title), ""]
+        lines += ["| system | seconds | claim p50, ms | claim p99, ms | messages per second | left undelivered |"]
+        lines += ["|---|---|---|---|---|---|"]
+        for system in systems:
+            points = samples.of(workload="held", case=case, system=system)
+            (end,) = samples.of(workload="held-left", case=case, system=system)
+            first, last = points[0], points[-1]
+            cells = [arrow(first[m], last[m], d) for m, d in (("claim_p50", 2), ("claim_p99", 2), ("rate", 0))]
+            title = facts["systems"][system]["title"]
+            lines.append(f"| {title} | {end['seconds']:g} | {' | '.join(cells)} | {end['left']:,} of {end['offered']:,} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def arrow(first, last, digits):
+    return " → ".join("–" if value is None else f"{value:,.{digits}f}" for value in (first, last))
+
+
+def chart(output: Path, name, text, title):
+    file = "".join(c if c.isalnum() else "-" for c in name.lower())
+    while "--" in file:
+        file = file.replace("--", "-")
+    (output / f"{file}.svg").write_text(text)
+    return f"![{title}]({file}.svg)"

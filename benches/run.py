@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Measure outbox beside its peers, on one server, in one run.
+
+    python3 benches/run.py                          the short form: every system, small durations, about 5 minutes
+    python3 benches/run.py --full                   everything; writes benches/report/
+    python3 benches/run.py append deliver           only these workloads
+    python3 benches/run.py held --systems outbox,pgmq --seconds 60
+
+Workloads: append batch deliver cost topics growth pipe held. Systems: outbox plain handwritten pgmq pgmq-delete pgq
+graphile-worker pg-boss. `--seconds` is the length of one measurement, in `held` of the whole run; `--rounds` how
+often each is repeated; `--output` a folder for the report, else one in the build area. What is needed comes from the package registries.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(1, str(HERE.parent / "dev"))
+
+import arena as place  # noqa: E402
+import build  # noqa: E402
+import machine  # noqa: E402
+import peers  # noqa: E402
+import report  # noqa: E402
+import setup  # noqa: E402
+from figures import Samples  # noqa: E402
+from forms import FULL, SHORT  # noqa: E402
+from systems import ALL  # noqa: E402
+from workloads import append, batch, cost, deliver, growth, held, pipe, topics  # noqa: E402
+
+WORKLOADS = {
+    "append": append, "batch": batch, "deliver": deliver, "cost": cost,
+    "topics": topics, "growth": growth, "pipe": pipe, "held": held,
+}  # fmt: skip
+
+
+class Bench:
+    """What a workload is given: the arena, the systems that could be prepared, the form, and where samples go."""
+
+    def __init__(self, arena, systems, form):
+        self.arena = arena
+        self.systems = systems
+        self.form = form
+        self.samples = Samples()
+        self.began = time.monotonic()
+
+    def chosen(self, able):
+        return [system for system in self.systems if able(system)]
+
+    def turns(self, able):
+        """A B C A B C …: each round every system that can, one after the other."""
+        for round in range(self.form.rounds):
+            for system in self.chosen(able):
+                yield round, system
+
+    def empty(self, system):
+        system.empty(self.arena, system.name)
+        self.arena.settle()
+
+    def meter(self):
+        return place.Meter(self.arena)
+
+    def sample(self, workload, case, system, round, run, messages):
+        self.samples.add(
+            workload, case, system.name, round,
+            rate=messages / run.seconds, wal=run.wal / messages, cpu=run.cpu / messages * 1e6,
+        )  # fmt: skip
+        self.say(f"{workload}: {case}: {system.title}: {messages / run.seconds:,.0f}/s")
+
+    def say(self, text):
+        print(f"{time.monotonic() - self.began:6.0f} s  {text}", flush=True)
+
+
+def prepared(names, installed):
+    """The systems that can be had, and the reasons why others cannot. Sets each one's `version`."""
+    if not installed:
+        build.install()
+    environment = setup.prepare()
+    ready, missing = [], {}
+    for system in ALL:
+        if names and system.name not in names:
+            continue
+        try:
+            system.version = system.prepare(environment)
+            ready.append(system)
+        except peers.Unavailable as reason:
+            missing[system.title] = str(reason)
+            print(f"without {system.title}: {reason}", flush=True)
+    return ready, missing
+
+
+def measure(names, systems, form):
+    """Runs the workloads; one that fails is reported and the others go on."""
+    failures = {}
+    with place.start() as server:
+        bench = Bench(place.Arena(server), systems, form)
+        for system in systems:
+            system.create(bench.arena, system.name)
+        for name in names:
+            try:
+                WORKLOADS[name].run(bench)
+            except Exception as error:  # the others still have something to say
+                traceback.print_exc()
+                failures[name] = f"{type(error).__name__}: {error}"
+        facts = machine.facts(bench.arena)
+    return bench, facts, failures
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser.add_argument("--full", action="store_true", help="everything, for hours")
+    parser.add_argument("--systems", default="", help=",".join(system.name for system in ALL))
+    parser.add_argument("--seconds", type=int)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--installed", action="store_true", help="outbox as it is installed, not built anew")
+    arguments = parser.parse_args()
+    names = [name for name in arguments.systems.split(",") if name]
+    for what, given, known in (
+        ("workload", arguments.workloads, WORKLOADS),
+        ("system", names, [system.name for system in ALL]),
+    ):
+        for name in set(given) - set(known):
+            raise setup.Missing(f"no {what} {name}; there are: {', '.join(known)}")
+    form = FULL if arguments.full else SHORT
+    if arguments.rounds:
+        form = replace(form, rounds=arguments.rounds)
+    if arguments.seconds:
+        form = form.lasting(arguments.seconds)
+    everything = arguments.full and not arguments.workloads and not names
+    output = arguments.output or (HERE / "report" if everything else setup.area() / "bench" / "report")
+    return arguments.workloads or list(WORKLOADS), names, form, output, arguments.installed
+
+
+def main():
+    names, chosen, form, output, installed = parse()
+    systems, missing = prepared(chosen, installed)
+    load = os.getloadavg()[0]
+    began = time.time()
+    bench, facts, failures = measure(names, systems, form)
+    facts = {
+        "command": "python3 benches/run.py " + " ".join(sys.argv[1:]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime(began)),
+        "minutes": round((time.time() - began) / 60, 1),
+        "load before": round(load, 2),
+        **facts,
+        "systems": {s.name: {"title": s.title, "version": s.version, "how": s.api} for s in systems},
+        "missing": missing,
+        "failed": failures,
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    results = {"facts": facts, "samples": bench.samples}
+    (output / "results.json").write_text(json.dumps(results, indent=1))
+    report.write(output, facts, bench.samples)
+    print(f"\n{report.bars_as_text(bench.samples)}\n\n{output / 'README.md'}")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(setup.friendly(main))

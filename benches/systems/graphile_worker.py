@@ -1,0 +1,41 @@
+"""graphile-worker: jobs are added by its SQL functions, and worked off by its own runtime in Node."""
+
+import payload
+from systems.in_node import InNode
+
+JOB = f"graphile_worker.add_job('{payload.TOPIC}'"
+
+
+class GraphileWorker(InNode):
+    name = "graphile-worker"
+    title = "graphile-worker"
+    api = "SQL add_job, add_jobs; run() with localQueue of 500, concurrentJobs 24, batched completion; done jobs are deleted"
+    driver = "graphile_worker.mjs"
+    keeps_history = False
+    append = f"SELECT {JOB}, :payload::json);\n"
+    append_many = f"""SELECT count(*) FROM graphile_worker.add_jobs(
+    ARRAY(SELECT ('{payload.TOPIC}', p, NULL, NULL, NULL, NULL, NULL, NULL)::graphile_worker.job_spec
+            FROM unnest(:array::json[]) AS p));
+"""
+    clear = "TRUNCATE graphile_worker._private_jobs"
+    unfinished = "SELECT count(*) FROM graphile_worker._private_jobs"
+    tables = "schemaname = 'graphile_worker'"
+
+    def create(self, arena, database):
+        arena.create(database)
+        self.node(arena, database, "migrate")
+
+    def fill(self, count, size=300, topics=1):
+        return f"""
+            SELECT count(*) FROM (
+                SELECT graphile_worker.add_jobs(
+                    ARRAY(SELECT ('{payload.TOPIC}', $p${payload.one(size)}$p$, NULL, NULL, NULL, NULL, NULL, NULL)
+                                     ::graphile_worker.job_spec
+                            FROM generate_series(1, 100)))
+                  FROM generate_series(1, {count // 100})) AS added"""
+
+    def claim(self, count, any_topic=False):
+        return None if any_topic else "in Node"
+
+    def run_deliver(self, arena, database, batch, clients, messages, sync):
+        return self.node(arena, database, "deliver", sync, batch=batch, clients=clients, messages=messages)
