@@ -8,15 +8,19 @@ EVERY_STATE = ["retained", "backlog", "delayed", "leased", "expired"]
 @dataclass
 class Form:
     rounds: int
+    once: list  # systems that only the first round measures
     seconds: int  # of one measurement
     clients: dict  # append: by synchronous commit, the numbers of clients
     large: list  # append of 8 kB: the numbers of clients
     batch_sync: list
     deliver: list  # (synchronous commit, batch, clients)
+    largest: int  # deliver: at most so many messages per measurement
     messages: int  # cost: delivered
+    cost_rounds: int
     topics: list
     topic_systems: list
     growth: dict  # system: {state: [rows]}
+    pipe_systems: list
     pipe_rate: int
     pipe_seconds: int
     held: dict  # what is held: {system: seconds}
@@ -31,12 +35,15 @@ class Form:
 
 SHORT = Form(
     rounds=3,
+    once=["pgq", "graphile-worker", "pg-boss"],
     seconds=1,
     clients={True: [4], False: [4]},
     large=[],
     batch_sync=[False],
     deliver=[(False, 100, 1), (False, 1, 1)],
-    messages=30_000,
+    largest=150_000,
+    messages=10_000,
+    cost_rounds=1,
     topics=[1, 1000],
     topic_systems=["outbox"],
     growth={
@@ -44,13 +51,14 @@ SHORT = Form(
         "pgmq": {"backlog": [100_000], "leased": [100_000]},
         "handwritten": {"delayed": [100_000]},
     },
+    pipe_systems=["outbox", "handwritten", "pgmq"],
     pipe_rate=500,
-    pipe_seconds=3,
+    pipe_seconds=2,
     held={
-        "snapshot": {"outbox": 30, "handwritten": 15, "pgmq": 15},
-        "idle writer": {"outbox": 15},
+        "snapshot": {"outbox": 30, "handwritten": 12, "pgmq": 12},
+        "idle writer": {"outbox": 12},
     },
-    bucket=5,
+    bucket=3,
 )
 
 LARGE = {
@@ -65,15 +73,19 @@ TEN_MINUTES = {"outbox": 600, "handwritten": 600, "pgmq": 600, "pgmq-delete": 60
 
 FULL = Form(
     rounds=7,
+    once=[],
     seconds=10,
     clients={True: [1, 2, 4, 16], False: [1, 2, 4, 16]},
     large=[1, 4],
     batch_sync=[True, False],
     deliver=[(sync, batch, clients) for sync in (True, False) for batch in (100, 10, 1) for clients in (1, 4)],
+    largest=500_000,
     messages=200_000,
+    cost_rounds=3,
     topics=[1, 10, 1000],
     topic_systems=["outbox", "handwritten"],
     growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
+    pipe_systems=["outbox", "handwritten", "pgmq", "pgmq-delete"],
     pipe_rate=1000,
     pipe_seconds=60,
     held={"snapshot": TEN_MINUTES, "idle writer": TEN_MINUTES},

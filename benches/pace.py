@@ -15,7 +15,7 @@ from figures import percentile
 WORKERS = 2
 BATCH = 100
 REST = 0.005
-DRAIN = 2.0  # how long workers go on after the last message was scheduled
+DRAIN = 3.0  # how long workers go on at most after the last message was scheduled, until nothing is left
 
 fork = multiprocessing.get_context("fork")
 
@@ -25,7 +25,7 @@ def offer(arena, database, system, rate, seconds, group, fails=0.0):
     start = time.time() + 0.3
     produce = (arena, database, system, rate, seconds, group, start)
     processes = [Process(producer, *produce)]
-    processes += [Process(worker, arena, database, system, start + seconds + DRAIN, fails) for _ in range(WORKERS)]
+    processes += [Process(worker, arena, database, system, start + seconds, fails) for _ in range(WORKERS)]
     _, *notes = [process.result() for process in processes]
     claims = sorted(entry for note in notes for entry in note["claims"])
     completions = sorted(entry for note in notes for entry in note["completions"])
@@ -79,10 +79,12 @@ def worker(arena, database, system, end, fails):
     with arena.connect(database) as connection:
         while True:
             began = time.time()
-            if began > end:
+            if began > end + DRAIN:
                 break
             rows = connection.execute(system.pipe_claim, [BATCH]).fetchall()
             claims.append((began, (time.time() - began) * 1000))
+            if not rows and began > end and not fails:
+                break
             if not rows:
                 time.sleep(REST)
                 continue

@@ -54,10 +54,11 @@ class Bench:
         return [system for system in self.systems if able(system)]
 
     def turns(self, able):
-        """A B C A B C …: each round every system that can, one after the other."""
+        """A B C A B C …: each round every system that can, one after the other. Those of `form.once` only once."""
         for round in range(self.form.rounds):
             for system in self.chosen(able):
-                yield round, system
+                if round == 0 or system.name not in self.form.once:
+                    yield round, system
 
     def empty(self, system):
         system.empty(self.arena, system.name)
@@ -95,11 +96,12 @@ def prepared(names, installed):
     return ready, missing
 
 
-def measure(names, systems, form):
-    """Runs the workloads; one that fails is reported and the others go on."""
+def measure(names, systems, form, save):
+    """Runs the workloads; one that fails is reported and the others go on. What there is is saved after each."""
     failures = {}
     with place.start() as server:
         bench = Bench(place.Arena(server), systems, form)
+        facts = machine.facts(bench.arena)
         for system in systems:
             system.create(bench.arena, system.name)
         for name in names:
@@ -108,8 +110,8 @@ def measure(names, systems, form):
             except Exception as error:  # the others still have something to say
                 traceback.print_exc()
                 failures[name] = f"{type(error).__name__}: {error}"
-        facts = machine.facts(bench.arena)
-    return bench, facts, failures
+            save({**facts, "failed": failures}, bench.samples)
+    return bench.samples, failures
 
 
 def parse():
@@ -142,24 +144,24 @@ def parse():
 def main():
     names, chosen, form, output, installed = parse()
     systems, missing = prepared(chosen, installed)
-    load = os.getloadavg()[0]
-    began = time.time()
-    bench, facts, failures = measure(names, systems, form)
-    facts = {
-        "command": "python3 benches/run.py " + " ".join(sys.argv[1:]),
-        "date": time.strftime("%Y-%m-%d", time.gmtime(began)),
-        "minutes": round((time.time() - began) / 60, 1),
-        "load before": round(load, 2),
-        **facts,
-        "systems": {s.name: {"title": s.title, "version": s.version, "how": s.api} for s in systems},
-        "missing": missing,
-        "failed": failures,
-    }
     output.mkdir(parents=True, exist_ok=True)
-    results = {"facts": facts, "samples": bench.samples}
-    (output / "results.json").write_text(json.dumps(results, indent=1))
-    report.write(output, facts, bench.samples)
-    print(f"\n{report.bars_as_text(bench.samples)}\n\n{output / 'README.md'}")
+    began, load = time.time(), os.getloadavg()[0]
+
+    def save(facts, samples):
+        facts = {
+            "command": " ".join(["python3 benches/run.py", *sys.argv[1:]]),
+            "date": time.strftime("%Y-%m-%d", time.gmtime(began)),
+            "minutes": round((time.time() - began) / 60, 1),
+            "load before": round(load, 2),
+            **facts,
+            "systems": {s.name: {"title": s.title, "version": s.version, "how": s.api} for s in systems},
+            "missing": missing,
+        }
+        (output / "results.json").write_text(json.dumps({"facts": facts, "samples": samples}, indent=1))
+        report.write(output, facts, samples)
+
+    samples, failures = measure(names, systems, form, save)
+    print(f"\n{report.bars_as_text(samples)}\n\n{output / 'README.md'}")
     return bool(failures)
 
 

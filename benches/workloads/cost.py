@@ -6,6 +6,8 @@ TITLE = "Cost of a message's life"
 def run(bench):
     count = bench.form.messages
     for round, system in bench.turns(lambda s: s.append_many):
+        if round >= bench.form.cost_rounds:
+            return
         name = system.name
         bench.empty(system)
         run = system.run_append_many(bench.arena, name, 100, bench.form.seconds, False)

@@ -6,7 +6,6 @@ server, aggregated to their ids: fetching a payload costs every system the same.
 
 TITLE = "Claim and complete"
 TRIAL = 2000
-LARGEST = 500_000
 
 
 def cases(form):
@@ -23,7 +22,7 @@ def run(bench):
             system.make_ready(bench.arena, system.name, count)
             done = system.run_deliver(bench.arena, system.name, batch, clients, count, sync)
             rate = done.transactions * batch / done.seconds
-            counts[system.name] = max(step, min(LARGEST, int(rate * bench.form.seconds)) // step * step)
+            counts[system.name] = max(step, min(bench.form.largest, int(rate * bench.form.seconds)) // step * step)
             return done
 
         for system in able:

@@ -8,7 +8,7 @@ TITLE = "The whole pipe"
 
 def run(bench):
     form = bench.form
-    for round, system in bench.turns(lambda s: s.pipe_append):
+    for round, system in bench.turns(lambda s: s.pipe_append and s.name in form.pipe_systems):
         bench.empty(system)
         with bench.meter() as meter:
             _, _, completions = pace.offer(bench.arena, system.name, system, form.pipe_rate, form.pipe_seconds, 1)
