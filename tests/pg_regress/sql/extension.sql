@@ -7,7 +7,9 @@ SELECT outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001'), 
 DROP EXTENSION outbox;
 SELECT to_regnamespace('outbox');
 CREATE SCHEMA outbox;
+\set SHOW_CONTEXT never
 CREATE EXTENSION outbox;
+\set SHOW_CONTEXT errors
 DROP SCHEMA outbox;
 CREATE ROLE regress_outbox_creator;
 GRANT CREATE ON DATABASE :DBNAME TO regress_outbox_creator;

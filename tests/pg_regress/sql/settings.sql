@@ -28,13 +28,6 @@ SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, quote_literal(boot_va
 RESET ROLE;
 DROP ROLE regress_outbox_user;
 
--- The prefix is reserved.
-SET outbox.batchsize = 10;
-SET outbox.lease_secs TO '1 min';
-SHOW outbox.max_attempt;
-SELECT set_config('outbox.no_such_setting', 'x', false);
-SELECT current_setting('outbox.no_such_setting', true) IS NULL AS absent;
-
 -- The view's own default of max_attempts, for sessions without the library, is the setting's.
 SELECT boot_val = substring(pg_get_viewdef('outbox.message') FROM $$current_setting\('outbox\.max_attempts'::text, true\)+::integer, (\d+)\)$$) AS same
   FROM pg_settings WHERE name = 'outbox.max_attempts';

@@ -7,7 +7,10 @@ SELECT nspname AS schema, extrelocatable AS relocatable
   JOIN pg_namespace ON classid = 'pg_namespace'::regclass AND objid = pg_namespace.oid WHERE extname = 'outbox';
 SELECT type, count(*) FILTER (WHERE schema = 'outbox' OR schema IS NULL AND identity = 'outbox') AS inside, count(*) AS members
   FROM pg_depend, LATERAL pg_identify_object(classid, objid, 0)
- WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'outbox') AND deptype = 'e' GROUP BY type ORDER BY type COLLATE "C";
+ WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'outbox') AND deptype = 'e'
+   AND (classid, objid) NOT IN (SELECT 'pg_type'::regclass, pg_type.oid FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
+                                 WHERE typcategory = 'A' OR relkind <> 'c') -- what a table makes by the way is a member since 17
+ GROUP BY type ORDER BY type COLLATE "C";
 SELECT 'function' AS kind, proname AS name FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
    AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_proc'::regclass AND objid = pg_proc.oid AND deptype = 'e')
 UNION ALL
