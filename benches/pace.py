@@ -21,7 +21,7 @@ fork = multiprocessing.get_context("fork")
 
 
 def offer(arena, database, system, rate, seconds, group, fails=0.0):
-    """Offers `rate` messages per second, `group` per call; returns what the workers noted: claims and completions."""
+    """Offers `rate` messages per second, `group` per call; returns what the workers noted: claims that found something, and completions."""
     start = time.time() + 0.3
     produce = (arena, database, system, rate, seconds, group, start)
     processes = [Process(producer, *produce)]
@@ -82,12 +82,13 @@ def worker(arena, database, system, end, fails):
             if began > end + DRAIN:
                 break
             rows = connection.execute(system.pipe_claim, [BATCH]).fetchall()
-            claims.append((began, (time.time() - began) * 1000))
+            took = (time.time() - began) * 1000
             if not rows and began > end and not fails:
                 break
             if not rows:
                 time.sleep(REST)
                 continue
+            claims.append((began, took))
             lost = [handle for handle, _ in rows if chance.random() < fails] if fails else []
             kept = {handle: json.loads(body)["at"] for handle, body in rows}
             for handle in lost:
