@@ -9,7 +9,7 @@ JOB = f"graphile_worker.add_job('{payload.TOPIC}'"
 class GraphileWorker(InNode):
     name = "graphile-worker"
     title = "graphile-worker"
-    api = "SQL add_job, add_jobs; run() with localQueue of 500, concurrentJobs 24, batched completion; done jobs are deleted"
+    api = "SQL add_job, add_jobs; run() with localQueue of 500, 24 jobs at once over up to 10 connections, batched completion; done jobs are deleted"
     driver = "graphile_worker.mjs"
     keeps_history = False
     append = f"SELECT {JOB}, :payload::json);\n"
@@ -35,7 +35,7 @@ class GraphileWorker(InNode):
                   FROM generate_series(1, {count // 100})) AS added"""
 
     def claim(self, count, any_topic=False):
-        return None if any_topic else "in Node"
+        return "in Node" if count in (1, 100) and not any_topic else None  # one by one, or as fast as it can
 
     def run_deliver(self, arena, database, batch, clients, messages, sync):
         return self.node(arena, database, "deliver", sync, batch=batch, clients=clients, messages=messages)
