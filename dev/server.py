@@ -83,6 +83,8 @@ class Server:
         self.pg = self.environment["PG"]
         self.conf = {**DEFAULTS, **(conf or {})}
         self.bindir = setup.output(self.environment["PG_CONFIG"], "--bindir")
+        # a standby of an embedded server must not find the system's libpq, which may be older
+        self.libraries = setup.output(self.environment["PG_CONFIG"], "--libdir")
         self.process = None
         self.crashed = False
         self.made_by = os.getpid()
@@ -155,7 +157,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.data,
-                env=dict(self.env, LC_ALL="C"),
+                env=dict(self.env, LC_ALL="C", LD_LIBRARY_PATH=self.libraries),
                 start_new_session=True,  # Ctrl-C is for us; we stop the server in our own order
                 **setup.as_server_user(),
             )
