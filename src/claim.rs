@@ -261,7 +261,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             Outcome::Lost(_) => Ok(Met::Passed),
             Outcome::Done => {
                 self.rows.push(&body.row, token::encode(row.seq, self.nonce), row.attempts, until);
-                shared::touched(row.seq);
+                shared::touched(row.seq)?;
                 self.expires(Some(until));
                 self.left -= 1;
                 Ok(Met::Leased)

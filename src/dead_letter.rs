@@ -35,7 +35,7 @@ pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
         }
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
-            shared::touched(seq);
+            shared::touched(seq)?;
             shared::will_be_ready(row.topic, seq)?;
             return Ok(true);
         }

@@ -128,7 +128,7 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
 
 /// What claims must hear of an answer, once it is committed.
 fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
-    shared::touched(row.seq);
+    shared::touched(row.seq)?;
     match answer {
         Answer::Release => shared::will_be_ready(row.topic, row.seq),
         Answer::Extend { .. } => row.leased_until.map_or(Ok(()), |end| shared::will_expire(row.topic, end)),
@@ -163,7 +163,10 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
                 Some(answer) => answer,
                 None => take_freshly(seq, lease, &deliveries)?,
             };
-            answers[place] = taken.is_some();
+            if taken.is_some() {
+                shared::touched(seq)?;
+                answers[place] = true;
+            }
             receipts.extend(taken);
         }
     }
@@ -189,7 +192,6 @@ fn take(
     if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
         return None;
     }
-    shared::touched(seq);
     Some(Some(Receipt {
         seq,
         delivered_at: server::clock(),
