@@ -207,11 +207,13 @@ impl<'c, 's> Batch<'c, '_, 's> {
                 self.expires(found.row.leased_until);
                 continue;
             }
-            walk.end();
+            let cost = walk.cost();
             self.fill_from_due(due, seq, ready)?;
             let met = if self.left > 0 { self.meet(found.id, found.row, ready)? } else { Met::Held };
-            if let Met::Held = met {
-                reach = reach.or(Some(seq));
+            match met {
+                Met::Leased => walk.end_at(cost),
+                Met::Held => reach = reach.or(Some(seq)),
+                Met::Passed => {}
             }
             if self.left == 0 {
                 return Ok(reach.or(Some(seq + 1)));
@@ -274,7 +276,8 @@ impl<'c, 's> Batch<'c, '_, 's> {
     }
 }
 
-/// What it costs to walk from the beginning of an index to the first message of use.
+/// What it costs to walk from the beginning of an index to the first message of use: one that is leased. What an open
+/// transaction holds is of none; it may stay there for long.
 struct Walk<'l> {
     looking: Option<&'l Looking>,
     pages: i64,
@@ -287,9 +290,18 @@ impl<'l> Walk<'l> {
         Walk { looking, pages: server::pages_touched(), began: server::clock() }
     }
 
+    /// Pages and microseconds until now, while that is of interest.
+    fn cost(&self) -> Option<(i64, i64)> {
+        self.looking.map(|_| (server::pages_touched() - self.pages, server::clock().0 - self.began.0))
+    }
+
     fn end(&mut self) {
-        if let Some(looking) = self.looking.take() {
-            looking.walked(server::pages_touched() - self.pages, server::clock().0 - self.began.0);
+        self.end_at(self.cost());
+    }
+
+    fn end_at(&mut self, cost: Option<(i64, i64)>) {
+        if let (Some(looking), Some((pages, micros))) = (self.looking.take(), cost) {
+            looking.walked(pages, micros);
         }
     }
 }

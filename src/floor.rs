@@ -98,6 +98,23 @@ pub struct Look {
     version: u64,
 }
 
+impl Look {
+    /// Starts no later than at what an earlier look of the same transaction has left.
+    pub fn from(self, left: Option<i64>) -> Look {
+        Look { start: left.map_or(self.start, |left| left.min(self.start)), ..self }
+    }
+
+    /// This one and a later one of the same transaction.
+    pub fn and(&self, later: &Look) -> Look {
+        Look {
+            start: self.start.min(later.start),
+            sweep: self.sweep || later.sweep,
+            bound: self.bound.min(later.bound),
+            version: self.version.min(later.version),
+        }
+    }
+}
+
 /// What a look has seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
@@ -157,12 +174,12 @@ impl Entry {
             return;
         }
         let told = (0..news).map(|back| self.lowered[(self.version - 1 - back) as usize % LOG]);
-        let to = told.chain(seen.reach).fold(look.bound, i64::min).max(0);
-        if look.sweep && to < self.floor {
+        let reach = told.chain(seen.reach).min().map(|reach| reach.max(0));
+        match reach.filter(|reach| look.sweep && *reach < self.floor) {
             // It has left something below: looks that began at the old floor must hear of it.
-            self.lower(to);
-        } else {
-            self.floor = self.floor.max(to);
+            Some(reach) => self.lower(reach),
+            // The bound keeps the floor from rising; what was reached before it stays reached.
+            None => self.floor = self.floor.max(reach.map_or(look.bound, |reach| reach.min(look.bound))),
         }
     }
 

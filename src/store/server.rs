@@ -21,6 +21,12 @@ pub fn clock() -> Time {
     Time(unsafe { pg_sys::GetCurrentTimestamp() })
 }
 
+/// When the transaction began.
+pub fn transaction_start() -> Time {
+    // SAFETY: reads a number of this session.
+    Time(unsafe { pg_sys::GetCurrentTransactionStartTimestamp() })
+}
+
 /// Pages of tables and indexes that this session has touched.
 pub fn pages_touched() -> i64 {
     // SAFETY: reads counters of this session.

@@ -67,13 +67,14 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
         // Whoever makes a message wait lowers the floor once that is committed.
         Range::Waiting => (now.0, i64::MAX),
     };
+    let left = PENDING.with_borrow(|pending| pending.looks.get(&(key, range)).and_then(|look| look.2.reach));
     Ok(shared.locked(|header| {
         header.mark(now.0);
         let (generation, horizon) = (header.generation, header.older_xid);
         match header.topic(key, Some((installation, now.0))) {
             Some(topic) => {
-                let look = Some(topic.entry(range).look(now.0, highest, lowest, asked));
-                Looking { generation, look, horizon, ..nothing }
+                let look = topic.entry(range).look(now.0, highest, lowest, asked);
+                Looking { generation, look: Some(look.from(left)), horizon, ..nothing }
             }
             None => nothing,
         }
@@ -117,8 +118,12 @@ impl Looking {
                 .looks
                 .entry((self.key, self.range))
                 .and_modify(|kept| {
-                    let expiry = kept.2.expiry.min(seen.expiry);
-                    *kept = (self.generation, look, Seen { expiry, ..seen });
+                    let (_, first, left) = *kept;
+                    let both = Seen {
+                        reach: seen.reach.into_iter().chain(left.reach).min(),
+                        expiry: left.expiry.min(seen.expiry),
+                    };
+                    *kept = (self.generation, first.and(&look), both);
                 })
                 .or_insert((self.generation, look, seen));
         });
@@ -206,7 +211,8 @@ fn note(what: impl FnOnce(&mut Pending)) {
     }
     PENDING.with_borrow_mut(|pending| {
         if pending.since == 0 {
-            pending.since = server::clock().0;
+            // Not now: others judge the age of a change by the transaction's id, which may be as old as this.
+            pending.since = server::transaction_start().0;
         }
         what(pending);
     });

@@ -327,6 +327,27 @@ def test_a_claim_that_stays_open_is_passed_and_gives_back_its_rows_at_once(db, c
     assert (again.id, again.attempts) == (message, 1)
 
 
+@pytest.mark.parametrize("savepoint", [False, True])
+def test_a_young_claim_in_an_old_transaction_is_rolled_back_like_any_other(db, connect, savepoint):
+    """The transaction's id is older than all that the session has to tell."""
+    workers = {topic: connect() for topic in TOPICS}
+    for worker in workers.values():
+        worker.execute("SELECT pg_current_xact_id()")
+    wear(db)
+    for _ in range(3):
+        time.sleep(PATIENCE)
+        claim(db)
+    for topic, worker in workers.items():
+        just_swept(db, topic)
+        message = append(db)
+        with rolled_back(worker, savepoint):
+            assert ids(claim(worker, topic)) == [message]
+            young = append(db)
+            assert ids(claim(db, topic)) == [young]
+            assert claim(db, topic) == []
+        assert ids(claim(db, topic)) == [message]
+
+
 @contextlib.contextmanager
 def rolled_back(session, savepoint):
     """The whole transaction, or a savepoint of one that stays open."""
@@ -353,6 +374,33 @@ def test_a_rollback_tells_the_others_even_if_the_catalog_has_changed_meanwhile(d
     just_swept(db, topic)
     worker.rollback()
     assert ids(claim(db, topic)) == [message]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_an_open_claim_of_the_oldest_message_costs_the_others_nothing(db, connect, topic):
+    append(db)
+    worker = connect()
+    claim(worker)
+    wear(db)
+    just_swept(db, topic)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_two_claims_of_one_transaction_deliver_in_order(db, held, topic):
+    """The first looks from the beginning, and finds more than it takes."""
+    wear(db)
+    messages = [append(db) for _ in range(3)]
+    leases = claim(db, lease_seconds=600)
+    wear(db)
+    just_swept(db, topic)
+    for lease in leases:
+        end = value(db, "extend", lease.token, 1)
+    young = append(db)
+    until(lambda: clock(db) > end)
+    with db.transaction():
+        got = [*claim(db, topic, batch_size=1), *claim(db, topic, batch_size=1), *claim(db, topic, batch_size=1)]
+    assert ids(got) == messages
+    assert ids(claim(db, topic)) == [young]
 
 
 # -- where nobody can tell -------------------------------------------------------------------
@@ -493,6 +541,16 @@ def test_another_database_with_the_same_topic_has_a_floor_of_its_own(server, db,
             message = append(there)
             assert ids(claim(there, topic)) == [message]
     just_swept(db, topic)
+
+
+def test_the_floor_stays_when_its_last_producer_works_for_another_database(server, database, db, held, neighbour):
+    with server.connect(database, autocommit=True) as producer:
+        wear(producer)
+        just_swept(db, "orders")
+    with contextlib.ExitStack() as sessions:
+        for _ in range(5):  # one of them has the producer's place in shared memory
+            append(sessions.enter_context(server.connect(neighbour, autocommit=True)))
+        just_swept(db, "orders")
 
 
 def test_more_topics_than_there_is_room_for_are_all_delivered(server, db, connect):
