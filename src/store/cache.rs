@@ -109,13 +109,16 @@ impl Shared {
     }
 
     pub(super) fn slots(self, installation: u64) -> impl Iterator<Item = Slot> {
-        self.all_slots().iter().filter(move |slot| slot.installation.load(SeqCst) == installation).map(
-            |slot| Slot {
-                low: slot.low.load(SeqCst),
-                last: slot.last.load(SeqCst),
-                since: slot.since.load(SeqCst),
-            },
-        )
+        self.all_slots().iter().filter_map(move |slot| {
+            let belongs = || slot.installation.load(SeqCst) == installation;
+            if !belongs() {
+                return None;
+            }
+            let low = slot.low.load(SeqCst);
+            let (last, since) = (slot.last.load(SeqCst), slot.since.load(SeqCst));
+            // Asked again: the slot may have gone to another session meanwhile, and its numbers with it.
+            belongs().then_some(Slot { low, last, since })
+        })
     }
 
     pub(super) fn own_slot(self) -> Option<&'static SharedSlot> {
