@@ -25,4 +25,4 @@ pub mod snapshot;
 pub mod table;
 mod upkeep;
 pub mod value;
-pub mod version;
+mod version;

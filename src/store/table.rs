@@ -1,6 +1,7 @@
 //! One open table: insert, insert many, insert unless there, update, delete.
 //!
-//! The table stays locked (RowExclusiveLock) until the transaction ends, as after any INSERT or UPDATE.
+//! The table stays locked until the transaction ends, as after any SELECT (AccessShareLock), INSERT or UPDATE
+//! (RowExclusiveLock).
 
 use super::catalog::{self, Catalog, Object};
 use super::record::{FieldsMut, Place, Record, Unique, Write};
