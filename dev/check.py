@@ -20,7 +20,7 @@ SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
 OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "purge"}
-PURE = {"floor", "backoff", "token", "argument"}
+PURE = {"floor", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},

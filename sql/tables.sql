@@ -22,22 +22,23 @@ CREATE TABLE outbox.envelope (
 );
 
 -- place: r = in the ready index (ready or leased), w = waiting, x = dead. "Leased" is no place of its own: a claim
--- must change no column that an index or its predicate uses, or its update is not HOT. Fillfactor 50 leaves each
--- page room for one new version of every row: all claims HOT, 88 bytes of WAL; at 100 none, 249 bytes.
+-- must change no column that an index or its predicate uses, or its update is not HOT. The fillfactor leaves each
+-- page room for a new version of every row, as a claim writes it: all claims HOT. What a claim leaves as it is stands
+-- at the end, where WAL leaves it out.
 CREATE TABLE outbox.delivery (
     seq pg_catalog.int8 NOT NULL,
-    lease pg_catalog.int8 NOT NULL,
+    lease pg_catalog.int8,
     leased_until pg_catalog.timestamptz,
     available_at pg_catalog.timestamptz,
     ended_at pg_catalog.timestamptz,
     attempts pg_catalog.int2 NOT NULL,
+    lease_owner pg_catalog.text COLLATE pg_catalog."C",
+    last_error pg_catalog.text COLLATE pg_catalog."C",
     place pg_catalog."char" NOT NULL,
     topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     key pg_catalog.text COLLATE pg_catalog."C",
-    lease_owner pg_catalog.text COLLATE pg_catalog."C",
-    last_error pg_catalog.text COLLATE pg_catalog."C",
     CONSTRAINT delivery_pkey PRIMARY KEY (seq)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 40);
 
 CREATE INDEX delivery_ready ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char";
@@ -48,15 +49,18 @@ CREATE INDEX delivery_waiting_topic ON outbox.delivery (topic, available_at)
 CREATE INDEX delivery_dead ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char";
 
+-- One row for all messages that one call completed after as many attempts under one owner: those numbered first to
+-- last, or of them only those in seqs. A row per message would cost a fifth of claim and complete.
+-- last - first is below 65536, so whoever looks for a number knows where to stop.
 CREATE TABLE outbox.receipt (
-    seq pg_catalog.int8 NOT NULL,
+    first pg_catalog.int8 NOT NULL,
+    last pg_catalog.int8 NOT NULL,
     delivered_at pg_catalog.timestamptz NOT NULL,
     attempts pg_catalog.int2 NOT NULL,
     lease_owner pg_catalog.text COLLATE pg_catalog."C",
-    CONSTRAINT receipt_pkey PRIMARY KEY (seq)
+    seqs pg_catalog.int8[],
+    CONSTRAINT receipt_pkey PRIMARY KEY (first, last)
 );
-
-CREATE INDEX receipt_delivered_at ON outbox.receipt (delivered_at);
 
 CREATE TABLE outbox.processed (
     consumer pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -97,12 +101,13 @@ CREATE TYPE outbox.claimed AS (
 COMMENT ON SEQUENCE outbox.arrival IS 'Arrival order: one value numbers up to 1024 messages of one call. Private.';
 COMMENT ON TABLE outbox.envelope IS 'What a message is: written once, never changed. Private; read outbox.message.';
 COMMENT ON TABLE outbox.delivery IS 'What is still to be done for a message: ready, leased, waiting or dead. Private; read outbox.message.';
-COMMENT ON TABLE outbox.receipt IS 'What is left of a delivery that was completed. Private; read outbox.message.';
+COMMENT ON TABLE outbox.receipt IS 'What is left of deliveries that were completed together. Private; read outbox.message.';
 COMMENT ON TABLE outbox.processed IS 'Markers of outbox.consume_once(): consumer has applied the effect of message_id. outbox.purge() removes them.';
 COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something; NULL means: as the setting of that name';
 COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
-COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token; 0 means none';
+COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token';
 COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, x dead';
+COMMENT ON COLUMN outbox.receipt.seqs IS 'Their numbers, ascending; NULL means all from first to last';
 COMMENT ON COLUMN outbox.envelope.available_at IS 'As the producer asked; NULL means at once';
 
 -- pg_dump takes the rows along.

@@ -22,10 +22,17 @@ SELECT e.id,
   FROM outbox.envelope AS e
  CROSS JOIN (SELECT pg_catalog.clock_timestamp() AS clock) AS c
   LEFT JOIN outbox.delivery AS d ON d.seq OPERATOR(pg_catalog.=) e.seq
-  LEFT JOIN outbox.receipt AS r ON r.seq OPERATOR(pg_catalog.=) e.seq
+  LEFT JOIN LATERAL (SELECT a.delivered_at, a.attempts, a.lease_owner
+          FROM outbox.receipt AS a
+         WHERE a.first OPERATOR(pg_catalog.<=) e.seq
+           AND a.first OPERATOR(pg_catalog.>) (e.seq OPERATOR(pg_catalog.-) 65536)
+           AND a.last OPERATOR(pg_catalog.>=) e.seq
+           AND (a.seqs IS NULL OR e.seq OPERATOR(pg_catalog.=) ANY (a.seqs))
+         ORDER BY a.first DESC
+         LIMIT 1) AS r ON true
   LEFT JOIN outbox.topic AS t ON t.topic OPERATOR(pg_catalog.=) e.topic
  CROSS JOIN LATERAL (SELECT
-        CASE WHEN r.seq IS NOT NULL THEN 'delivered'
+        CASE WHEN r.delivered_at IS NOT NULL THEN 'delivered'
              WHEN d.place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" THEN 'dead'
              WHEN d.leased_until OPERATOR(pg_catalog.>) c.clock THEN 'leased'
              WHEN d.leased_until IS NOT NULL AND d.attempts OPERATOR(pg_catalog.>=) coalesce(

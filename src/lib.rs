@@ -16,7 +16,7 @@
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
 //! inbox, purge), which never use each other; operations -> store, pure modules, settings, wake, error; settings ->
-//! store; store -> error and floor. The pure modules (argument, backoff, floor, token) use nothing of ours and no pgrx.
+//! store; store -> error and floor. The pure modules (argument, backoff, floor, receipt, token) use nothing of ours and no pgrx.
 
 mod api;
 mod worker;
@@ -36,6 +36,7 @@ mod wake;
 mod argument;
 mod backoff;
 mod floor;
+mod receipt;
 mod token;
 
 use pgrx::prelude::*;

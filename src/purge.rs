@@ -4,7 +4,7 @@ use crate::argument;
 use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Topics};
-use crate::store::scan::{Scan, TopicRules};
+use crate::store::scan::{Scan, TopicRules, first_appended_since};
 use crate::store::server;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table, Wait};
@@ -12,8 +12,11 @@ use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
 const DELIVERED: &str = include_str!("queries/purge_delivered.sql");
+const SHORTEST_RETENTION: &str = include_str!("queries/shortest_retention.sql");
 const DEAD: &str = include_str!("queries/purge_dead.sql");
 const MARKERS: &str = include_str!("queries/purge_processed.sql");
+
+const SECONDS_OF_A_DAY: i32 = 86_400;
 
 /// What one call has deleted.
 pub struct Purged {
@@ -27,17 +30,25 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     let limit = argument::required("max_messages", max_messages)?;
     argument::positive("max_messages", limit)?;
     record_deaths(limit)?;
-    let days = settings::retention_days();
-    let delivered = delete(DELIVERED, days, i64::from(limit));
-    let dead = delete(DEAD, days, i64::from(limit) - delivered);
-    let markers = delete(MARKERS, settings::processed_retention_days(), i64::from(limit));
+    let (days, limit) = (settings::retention_days(), i64::from(limit));
+    let delivered = purge_delivered(days, limit)?;
+    let dead = delete(DEAD, &[days.into(), (limit - delivered).into()]);
+    let markers = delete(MARKERS, &[settings::processed_retention_days().into(), limit.into()]);
     Ok(Purged { messages: delivered + dead, markers })
 }
 
-fn delete(statement: &str, days: i32, limit: i64) -> i64 {
-    let arguments: [DatumWithOid; 2] = [days.into(), limit.into()];
+/// In the order of the messages, as far as they are old enough: so no index by time is needed.
+fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
+    let shortest: Option<i32> = Spi::get_one_with_args(SHORTEST_RETENTION, &[days.into()]).unwrap_or_default();
+    let shortest = shortest.unwrap_or(days);
+    let cutoff = server::clock().plus_seconds(-SECONDS_OF_A_DAY.saturating_mul(shortest));
+    let young = first_appended_since(cutoff, &Latest::push())?;
+    Ok(delete(DELIVERED, &[days.into(), limit.into(), shortest.into(), young.into()]))
+}
+
+fn delete(statement: &str, arguments: &[DatumWithOid<'_>]) -> i64 {
     // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
-    Spi::connect_mut(|client| client.update(statement, None, &arguments).map_or(0, |rows| rows.len() as i64))
+    Spi::connect_mut(|client| client.update(statement, None, arguments).map_or(0, |rows| rows.len() as i64))
 }
 
 /// Moves deliveries whose last lease ran out to the dead.

@@ -10,9 +10,9 @@ use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topic
 use crate::store::scan::{Lookup, TopicRules};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
-use crate::store::value::{Text, Time, UuidArray};
+use crate::store::value::{Numbers, Text, Time, UuidArray};
 use crate::store::{server, shared};
-use crate::{backoff, settings, token};
+use crate::{backoff, receipt, settings, token};
 use uuid::Uuid;
 
 /// Longest error text that is kept, in bytes.
@@ -149,7 +149,7 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
         .filter_map(|(place, token)| token::decode(*token).map(|(seq, lease)| (seq, lease, place)))
         .collect();
     leases.sort_unstable();
-    let mut receipts = Vec::with_capacity(leases.len());
+    let mut completed: Vec<Completed> = Vec::with_capacity(leases.len());
     {
         let snapshot = Latest::push();
         let mut scan = Lookup::open(&deliveries, &snapshot)?;
@@ -159,59 +159,100 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
                 continue;
             }
             server::check_for_interrupts();
-            let taken = match take(seq, lease, &deliveries, &snapshot, &mut scan) {
-                Some(answer) => answer,
-                None => take_freshly(seq, lease, &deliveries)?,
+            let owner = completed.last().and_then(|earlier| earlier.owner);
+            let taken = match take(seq, lease, owner, &deliveries, &snapshot, &mut scan) {
+                Taken::Changed => take_freshly(seq, lease, owner, &deliveries)?,
+                taken => taken,
             };
-            if taken.is_some() {
+            if let Taken::Completed(message) = taken {
                 shared::touched(seq)?;
                 answers[place] = true;
+                completed.push(message);
             }
-            receipts.extend(taken);
         }
     }
-    if !receipts.is_empty() {
-        Table::<Receipts>::open(Access::Write)?.insert_all(&receipts);
+    if !completed.is_empty() {
+        Table::<Receipts>::open(Access::Write)?.insert_all(&receipts(completed));
     }
     Ok(answers)
 }
 
-/// Removes the delivery if `lease` is its current one: Some(receipt) or Some(None). None if somebody changed the row
-/// since the snapshot.
+/// A message whose delivery this call has removed.
+struct Completed {
+    seq: i64,
+    attempts: i16,
+    owner: Option<Text<'static>>,
+}
+
+impl Completed {
+    /// What messages of one receipt have in common.
+    fn kind(&self) -> (i16, Option<&'static [u8]>) {
+        (self.attempts, self.owner.map(Text::bytes))
+    }
+}
+
+/// The receipts for messages in ascending order.
+fn receipts(mut completed: Vec<Completed>) -> Vec<Receipt<'static>> {
+    let delivered_at = server::clock();
+    completed.sort_by_key(Completed::kind);
+    let mut receipts = Vec::new();
+    for alike in completed.chunk_by(|one, next| one.kind() == next.kind()) {
+        let seqs: Vec<i64> = alike.iter().map(|message| message.seq).collect();
+        receipts.extend(receipt::groups(&seqs).map(|group| Receipt {
+            first: group[0],
+            last: group[group.len() - 1],
+            delivered_at,
+            attempts: alike[0].attempts,
+            lease_owner: alike[0].owner,
+            seqs: (!receipt::is_gapless(group)).then(|| Numbers::new(group)),
+        }));
+    }
+    receipts
+}
+
+/// What became of an attempt to remove a delivery.
+enum Taken {
+    Completed(Completed),
+    Stale,
+    /// Somebody has changed the row since the snapshot.
+    Changed,
+}
+
+/// Removes the delivery if `lease` is its current one. `owner` is one that is known already, and perhaps the same.
 fn take(
     seq: i64,
     lease: i64,
+    owner: Option<Text<'static>>,
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
     scan: &mut Lookup<'_, Deliveries>,
-) -> Option<Option<Receipt<'static>>> {
-    let Some(found) = scan.find(seq) else { return Some(None) };
+) -> Taken {
+    let Some(found) = scan.find(seq) else { return Taken::Stale };
     if !found.row.holds(lease) {
-        return Some(None);
+        return Taken::Stale;
     }
     if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
-        return None;
+        return Taken::Changed;
     }
-    Some(Some(Receipt {
-        seq,
-        delivered_at: server::clock(),
-        attempts: found.row.attempts,
-        lease_owner: found.row.lease_owner.map(Text::copied),
-    }))
+    let same = owner.map(Text::bytes) == found.row.lease_owner.map(Text::bytes);
+    let owner = if same { owner } else { found.row.lease_owner.map(Text::copied) };
+    Taken::Completed(Completed { seq, attempts: found.row.attempts, owner })
 }
 
 /// As [`take`], with a new snapshot until nobody interferes.
 fn take_freshly(
     seq: i64,
     lease: i64,
+    owner: Option<Text<'static>>,
     deliveries: &Table<Deliveries>,
-) -> Result<Option<Receipt<'static>>, Error> {
+) -> Result<Taken, Error> {
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
         let mut scan = Lookup::open(deliveries, &snapshot)?;
-        if let Some(answer) = take(seq, lease, deliveries, &snapshot, &mut scan) {
-            return Ok(answer);
+        match take(seq, lease, owner, deliveries, &snapshot, &mut scan) {
+            Taken::Changed => {}
+            taken => return Ok(taken),
         }
     }
 }

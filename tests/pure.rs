@@ -5,5 +5,7 @@
 mod argument;
 #[path = "../src/backoff.rs"]
 mod backoff;
+#[path = "../src/receipt.rs"]
+mod receipt;
 #[path = "../src/token.rs"]
 mod token;

@@ -1,18 +1,25 @@
--- $1 default retention in days, $2 most messages. One row per message deleted.
-WITH retention AS (
-    SELECT least($1, min(t.retention_days)) AS shortest FROM outbox.topic AS t
-), finished AS MATERIALIZED (
-    SELECT r.seq
+-- $1 default retention in days, $2 most messages, $3 the shortest retention of any topic, $4 number of the first
+-- message too young for it. One row per message deleted; a receipt goes with the last of its messages.
+WITH finished AS MATERIALIZED (
+    SELECT r.first, r.last, e.seq, e.members
       FROM outbox.receipt AS r
-      JOIN outbox.envelope AS e ON e.seq = r.seq
+     CROSS JOIN LATERAL (
+            SELECT m.seq, m.topic, count(*) OVER () AS members
+              FROM (SELECT seq, topic FROM outbox.envelope
+                     WHERE r.seqs IS NULL AND seq BETWEEN r.first AND r.last
+                     UNION ALL
+                    SELECT seq, topic FROM outbox.envelope WHERE seq = ANY (r.seqs)) AS m) AS e
       LEFT JOIN outbox.topic AS t ON t.topic = e.topic
-     WHERE r.delivered_at < (SELECT clock_timestamp() - make_interval(secs => 86400.0 * shortest) FROM retention)
+     WHERE r.first < $4
+       AND r.delivered_at < clock_timestamp() - make_interval(secs => 86400.0 * $3)
        AND r.delivered_at < clock_timestamp() - make_interval(secs => 86400.0 * coalesce(t.retention_days, $1))
-     ORDER BY r.delivered_at
+     ORDER BY r.first
      LIMIT $2
        FOR UPDATE OF r SKIP LOCKED
 ), receipts AS (
-    DELETE FROM outbox.receipt WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
+    DELETE FROM outbox.receipt AS r
+     USING (SELECT first, last FROM finished GROUP BY first, last, members HAVING count(*) = members) AS f
+     WHERE r.first = f.first AND r.last = f.last
 )
 DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
 RETURNING 1

@@ -23,16 +23,16 @@ impl<'a> Delivery<'a> {
         let waiting = available_at.is_some_and(|due| due > now);
         Delivery {
             seq,
-            lease: 0,
+            lease: None,
             leased_until: None,
             available_at: available_at.filter(|_| waiting),
             ended_at: None,
             attempts: 0,
+            lease_owner: None,
+            last_error: None,
             place: if waiting { Place::Waiting } else { Place::Ready },
             topic,
             key,
-            lease_owner: None,
-            last_error: None,
         }
     }
 
@@ -43,7 +43,7 @@ impl<'a> Delivery<'a> {
 
     /// True if `lease` is the current one, run out or not.
     pub fn holds(&self, lease: i64) -> bool {
-        self.place == Place::Ready && self.lease != 0 && self.lease == lease
+        self.place == Place::Ready && self.lease == Some(lease)
     }
 
     /// True if its last allowed lease ran out unanswered: dead, though nobody has recorded it.
@@ -56,7 +56,7 @@ impl<'a> Delivery<'a> {
     pub fn lease(&mut self, nonce: i64, owner: Text<'a>, until: Time) {
         self.place = Place::Ready;
         self.attempts += 1;
-        self.lease = nonce;
+        self.lease = Some(nonce);
         self.lease_owner = Some(owner);
         self.leased_until = Some(until);
     }
@@ -78,7 +78,7 @@ impl<'a> Delivery<'a> {
     pub fn die(&mut self, at: Time, error: Option<Text<'a>>) {
         self.place = Place::Dead;
         self.ended_at = Some(at);
-        self.lease = 0;
+        self.lease = None;
         self.leased_until = None;
         self.last_error = error;
     }
@@ -101,7 +101,7 @@ impl<'a> Delivery<'a> {
     }
 
     fn drop_lease(&mut self) {
-        self.lease = 0;
+        self.lease = None;
         self.leased_until = None;
         self.lease_owner = None;
     }

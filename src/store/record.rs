@@ -1,7 +1,7 @@
 //! The rows of the tables as Rust values, columns in the order of `sql/tables.sql`.
 
 use super::catalog::Object;
-use super::value::{Column, Json, Text, Time};
+use super::value::{Column, Json, Numbers, Text, Time};
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 use uuid::Uuid;
@@ -164,19 +164,19 @@ impl Column<'_> for Place {
 #[derive(Clone, Copy)]
 pub struct Delivery<'a> {
     pub seq: i64,
-    /// The nonce of the current lease; 0 means none.
-    pub lease: i64,
+    /// The nonce of the current lease.
+    pub lease: Option<i64>,
     pub leased_until: Option<Time>,
     /// Set while waiting, and kept afterwards.
     pub available_at: Option<Time>,
     /// When it died.
     pub ended_at: Option<Time>,
     pub attempts: i16,
+    pub lease_owner: Option<Text<'a>>,
+    pub last_error: Option<Text<'a>>,
     pub place: Place,
     pub topic: Text<'a>,
     pub key: Option<Text<'a>>,
-    pub lease_owner: Option<Text<'a>>,
-    pub last_error: Option<Text<'a>>,
 }
 
 pub enum Deliveries {}
@@ -190,16 +190,16 @@ impl Read for Deliveries {
     fn read<'a>(fields: &Fields<'a>) -> Delivery<'a> {
         Delivery {
             seq: fields.get(0),
-            lease: fields.get(1),
+            lease: fields.get_opt(1),
             leased_until: fields.get_opt(2),
             available_at: fields.get_opt(3),
             ended_at: fields.get_opt(4),
             attempts: fields.get(5),
-            place: fields.get(6),
-            topic: fields.get(7),
-            key: fields.get_opt(8),
-            lease_owner: fields.get_opt(9),
-            last_error: fields.get_opt(10),
+            lease_owner: fields.get_opt(6),
+            last_error: fields.get_opt(7),
+            place: fields.get(8),
+            topic: fields.get(9),
+            key: fields.get_opt(10),
         }
     }
 }
@@ -212,25 +212,28 @@ impl Write for Deliveries {
     fn write(row: &Delivery<'_>, fields: &mut FieldsMut<'_>) {
         fields
             .put(&row.seq)
-            .put(&row.lease)
+            .put_opt(&row.lease)
             .put_opt(&row.leased_until)
             .put_opt(&row.available_at)
             .put_opt(&row.ended_at)
             .put(&row.attempts)
+            .put_opt(&row.lease_owner)
+            .put_opt(&row.last_error)
             .put(&row.place)
             .put(&row.topic)
-            .put_opt(&row.key)
-            .put_opt(&row.lease_owner)
-            .put_opt(&row.last_error);
+            .put_opt(&row.key);
     }
 }
 
-/// What is left of a delivery that was completed.
+/// What is left of deliveries that were completed together, see `receipt.rs`.
 pub struct Receipt<'a> {
-    pub seq: i64,
+    pub first: i64,
+    pub last: i64,
     pub delivered_at: Time,
     pub attempts: i16,
     pub lease_owner: Option<Text<'a>>,
+    /// None means all numbers from `first` to `last`.
+    pub seqs: Option<Numbers<'a>>,
 }
 
 pub enum Receipts {}
@@ -242,7 +245,13 @@ impl Record for Receipts {
 
 impl Write for Receipts {
     fn write(row: &Receipt<'_>, fields: &mut FieldsMut<'_>) {
-        fields.put(&row.seq).put(&row.delivered_at).put(&row.attempts).put_opt(&row.lease_owner);
+        fields
+            .put(&row.first)
+            .put(&row.last)
+            .put(&row.delivered_at)
+            .put(&row.attempts)
+            .put_opt(&row.lease_owner)
+            .put_opt(&row.seqs);
     }
 }
 

@@ -207,6 +207,23 @@ pub fn seq_of(id: Uuid, snapshot: &Latest) -> Result<Option<i64>, Error> {
     Ok(seq)
 }
 
+/// A number below which no stored message was appended at `time` or later: found by halving, because numbers and times
+/// ascend together, but for clocks that were set back.
+pub fn first_appended_since(time: Time, snapshot: &Latest) -> Result<i64, Error> {
+    let table = Table::<Envelopes>::open(Access::Read)?;
+    let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 1)?;
+    let (mut old, mut young) = (0, i64::MAX);
+    while old < young {
+        let middle = old + (young - old) / 2;
+        scan.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle)]);
+        match scan.next().map(|found| found.row).filter(|envelope| envelope.occurred_at < time) {
+            Some(envelope) => old = envelope.seq + 1,
+            None => young = middle,
+        }
+    }
+    Ok(young)
+}
+
 /// What operators have set per topic, looked up once a call and topic.
 pub struct TopicRules<'t> {
     table: &'t Table<Topics>,

@@ -20,6 +20,10 @@ pub struct Json<'a>(NonNull<pg_sys::varlena>, PhantomData<&'a [u8]>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
+/// An `int8[]` value without nulls.
+#[derive(Clone, Copy)]
+pub struct Numbers<'a>(NonNull<pg_sys::ArrayType>, PhantomData<&'a [i64]>);
+
 /// A `uuid[]` argument, taken apart.
 pub struct UuidArray {
     pub dimensions: i32,
@@ -85,6 +89,25 @@ unsafe fn varlena_bytes<'a>(value: *const pg_sys::varlena) -> &'a [u8] {
             pgrx::varlena::vardata_any(value).cast(),
             pgrx::varlena::varsize_any_exhdr(value),
         )
+    }
+}
+
+impl Numbers<'_> {
+    /// A new value in the current memory context.
+    pub fn new(numbers: &[i64]) -> Numbers<'static> {
+        let mut elements: Vec<pg_sys::Datum> = numbers.iter().map(|number| (*number).into()).collect();
+        // SAFETY: construct_array copies the elements into a new array, never null.
+        unsafe {
+            let array = pg_sys::construct_array(
+                elements.as_mut_ptr(),
+                elements.len() as i32,
+                pg_sys::INT8OID,
+                size_of::<i64>() as i32,
+                true,
+                pg_sys::TYPALIGN_DOUBLE as std::ffi::c_char,
+            );
+            Numbers(NonNull::new_unchecked(array), PhantomData)
+        }
     }
 }
 
@@ -168,6 +191,16 @@ impl<'a> Column<'a> for Text<'a> {
     unsafe fn from_datum(datum: pg_sys::Datum) -> Self {
         // SAFETY: a non-null text datum is a pointer to a varlena.
         Text(unsafe { NonNull::new_unchecked(datum.cast_mut_ptr()) }, PhantomData)
+    }
+}
+
+impl<'a> Column<'a> for Numbers<'a> {
+    fn datum(&self) -> pg_sys::Datum {
+        pg_sys::Datum::from(self.0.as_ptr())
+    }
+    unsafe fn from_datum(datum: pg_sys::Datum) -> Self {
+        // SAFETY: a non-null int8[] datum is a pointer to an array.
+        Numbers(unsafe { NonNull::new_unchecked(datum.cast_mut_ptr()) }, PhantomData)
     }
 }
 

@@ -38,7 +38,8 @@ def work(db):
     append(db)
     db.execute("PREPARE TRANSACTION 'outbox_replication'")
     db.execute("COMMIT PREPARED 'outbox_replication'")
-    db.execute("UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year' WHERE mod(seq, 2) = 0")
+    db.execute("UPDATE outbox.envelope SET occurred_at = occurred_at - interval '1 year'")
+    db.execute("UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year' WHERE mod(first, 2) = 0")
     assert value(db, "purge") > 0
 
 

@@ -158,6 +158,7 @@ def test_terminate_ends_a_purge_in_mid_statement_at_once(server, database, db):
     finish(db, 1)
     with server.connect(database) as locker:
         locker.execute("LOCK TABLE outbox.receipt IN ACCESS EXCLUSIVE MODE")
+        locker.execute("UPDATE outbox.envelope SET occurred_at = occurred_at - interval '1 year'")
         locker.execute("UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year'")
         pid = blocked_purge(server, database)
         server.psql(f"SELECT pg_terminate_backend({pid})")
@@ -312,7 +313,7 @@ def test_hostile_defaults_do_not_stop_it(server, database, db):
     for shadow in (
         "FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT timestamptz '-infinity'$$",
         "FUNCTION evil.make_interval(secs float8) RETURNS interval LANGUAGE sql AS $$SELECT interval '9 years'$$",
-        "TABLE evil.receipt (seq bigint)",
+        "TABLE evil.receipt (first bigint)",
     ):
         db.execute(f"CREATE {shadow}")
     server.reload(**{INTERVAL: 0})  # all of it is in place before the next visit

@@ -42,6 +42,7 @@ SELECT outbox.append('append', 'e', '{}', '00000000-0000-4000-8000-000000000002'
 SELECT payload, state FROM outbox.message;
 SELECT count(*) FROM outbox.claim('worker');
 -- Until purge removes the message: then the id is a new one.
+UPDATE outbox.envelope SET occurred_at = occurred_at - interval '1 year';
 UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year';
 SELECT outbox.purge();
 SELECT outbox.append('append', 'e', '{"n": 4}', '00000000-0000-4000-8000-000000000002');

@@ -47,3 +47,19 @@ SELECT completed, count(*) FROM outbox.complete_batch((SELECT array_agg(token) F
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt;
 SELECT count(outbox.append('batch', 'e', to_jsonb(n))) FROM generate_series(1, 2) AS n;
 SELECT (outbox.complete_batch(array_agg(token))).completed FROM outbox.claim('worker');
+
+-- Every message finds its own receipt: of the same call, of others that reach over it, or none.
+TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, lease;
+SELECT count(*) FROM outbox.append_batch('batch',
+       (SELECT jsonb_agg(jsonb_build_object('type', 'e', 'payload', n)) FROM generate_series(1, 6) AS n));
+SELECT count(*) FROM outbox.append_batch('batch',
+       (SELECT jsonb_agg(jsonb_build_object('type', 'e', 'payload', n)) FROM generate_series(7, 12) AS n));
+INSERT INTO lease SELECT payload::int, token FROM outbox.claim('a', batch_size => 9);
+INSERT INTO lease SELECT payload::int, token FROM outbox.claim('b', batch_size => 2);
+SELECT count(*) FROM outbox.complete_batch((SELECT array_agg(token) FROM lease WHERE n IN (2, 6, 10)));
+SELECT count(*) FROM outbox.complete_batch((SELECT array_agg(token) FROM lease WHERE n IN (3, 4, 5)));
+SELECT count(*) FROM outbox.complete_batch((SELECT array_agg(token) FROM lease WHERE n IN (1, 8, 11)));
+SELECT lease_owner, attempts, last - first AS reach, cardinality(seqs) AS listed FROM outbox.receipt ORDER BY first, last;
+SELECT payload, state, lease_owner, attempts FROM outbox.message ORDER BY payload::int;
+SELECT payload FROM outbox.message WHERE state = 'delivered'
+   AND delivered_at = (SELECT delivered_at FROM outbox.message WHERE payload = '6') ORDER BY payload::int;

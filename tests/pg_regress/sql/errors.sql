@@ -16,7 +16,7 @@ END $$;
 CREATE FUNCTION pg_temp.stored() RETURNS text LANGUAGE sql AS $$
   SELECT md5(concat((SELECT array_agg(e ORDER BY seq) FROM outbox.envelope AS e),
                     (SELECT array_agg(d ORDER BY seq) FROM outbox.delivery AS d),
-                    (SELECT array_agg(r ORDER BY seq) FROM outbox.receipt AS r),
+                    (SELECT array_agg(r ORDER BY first) FROM outbox.receipt AS r),
                     (SELECT array_agg(p ORDER BY p) FROM outbox.processed AS p)))
 $$;
 -- One message each: delivered, leased twice (so with a stale token), ready.

@@ -63,6 +63,7 @@ BEGIN
   PERFORM outbox.append('privileges', 'e', '1') FROM generate_series(1, 4);
   PERFORM outbox.complete(token) FROM outbox.claim('worker', batch_size => 1);
   PERFORM outbox.abandon(token) FROM outbox.claim('worker', batch_size => 1);
+  UPDATE outbox.envelope SET occurred_at = occurred_at - interval '1 year';
   UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year';
   SELECT token INTO lease_token FROM outbox.claim('worker', batch_size => 1);
   CREATE TEMP TABLE dead ON COMMIT DROP AS SELECT id FROM outbox.message WHERE state = 'dead';
@@ -100,6 +101,7 @@ GRANT SELECT ON outbox.message TO regress_outbox_role;
 SELECT count(outbox.append('privileges', 'e', to_jsonb(n), ('00000000-0000-4000-8000-00000000000' || n)::uuid)) FROM generate_series(1, 3) AS n;
 SELECT count(outbox.complete(token)) FROM outbox.claim('worker', batch_size => 1);
 SELECT count(outbox.abandon(token)) FROM outbox.claim('worker', batch_size => 1);
+UPDATE outbox.envelope SET occurred_at = occurred_at - interval '1 year';
 UPDATE outbox.receipt SET delivered_at = delivered_at - interval '1 year';
 UPDATE outbox.delivery SET ended_at = ended_at - interval '1 year' WHERE ended_at IS NOT NULL;
 INSERT INTO outbox.processed VALUES ('consumer', '00000000-0000-4000-8000-000000000009', '2000-01-01');
@@ -129,10 +131,10 @@ BEGIN
 END $$;
 CREATE TABLE hostile.envelope (seq bigint);
 CREATE TABLE hostile.delivery (seq bigint);
-CREATE TABLE hostile.receipt (seq bigint);
+CREATE TABLE hostile.receipt (first bigint);
 CREATE TEMP TABLE envelope (seq bigint);
 CREATE TEMP TABLE delivery (seq bigint);
-CREATE TEMP TABLE receipt (seq bigint);
+CREATE TEMP TABLE receipt (first bigint);
 CREATE TYPE hostile.claimed AS (id text);
 CREATE DOMAIN hostile.text AS text CHECK (false);
 CREATE DOMAIN hostile.uuid AS uuid CHECK (false);

@@ -4,6 +4,7 @@ CREATE FUNCTION pg_temp.id(n integer) RETURNS uuid LANGUAGE sql AS
 $$ SELECT ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid $$;
 -- What has ended, ended so long before.
 CREATE PROCEDURE pg_temp.age(since interval) LANGUAGE sql AS $$
+  UPDATE outbox.envelope SET occurred_at = clock_timestamp() - since;
   UPDATE outbox.receipt SET delivered_at = clock_timestamp() - since;
   UPDATE outbox.delivery SET ended_at = clock_timestamp() - since WHERE ended_at IS NOT NULL;
 $$;
@@ -44,11 +45,29 @@ SELECT outbox.purge(6);
 SELECT outbox.purge(6);
 SELECT count(*) FROM outbox.message;
 
+-- Messages completed together go one by one all the same, whether their numbers are consecutive or not.
+SELECT count(outbox.append('purge', 'e', to_jsonb(n))) FROM generate_series(1, 3) AS n;
+SELECT count(*) FROM outbox.append_batch('purge',
+       (SELECT jsonb_agg(jsonb_build_object('type', 'e', 'payload', n)) FROM generate_series(4, 6) AS n));
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', batch_size => 3)));
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker')));
+SELECT last - first AS reach, seqs IS NULL AS consecutive FROM outbox.receipt ORDER BY first;
+CALL pg_temp.age('1 year');
+SELECT outbox.purge(2);
+SELECT payload, state FROM outbox.message ORDER BY payload;
+SELECT outbox.purge(2);
+SELECT payload, state FROM outbox.message ORDER BY payload;
+SELECT count(*) FROM outbox.receipt;
+SELECT outbox.purge(2);
+SELECT outbox.purge(2);
+SELECT count(*) FROM outbox.receipt;
+
 -- The topic's own retention goes first, shorter or longer than the setting.
 INSERT INTO outbox.topic (topic, retention_days) VALUES ('purge soon', 1), ('purge late', 3650);
 SELECT count(outbox.append(topic, 'e', to_jsonb(n)))
   FROM unnest('{purge,purge soon,purge late}'::text[]) AS topic, generate_series(1, 2) AS n;
-SELECT count(outbox.complete(token)) FROM outbox.claim('worker') WHERE payload = '1';
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker') WHERE payload = '1'));
+SELECT count(*) FROM outbox.receipt;
 UPDATE outbox.delivery SET leased_until = clock_timestamp();
 SELECT count(outbox.abandon(token)) FROM outbox.claim('worker');
 CALL pg_temp.age('25 hours');
@@ -60,6 +79,7 @@ SELECT topic, array_agg(state ORDER BY state) FROM outbox.message GROUP BY topic
 CALL pg_temp.age('3651 days');
 SELECT outbox.purge();
 SELECT count(*) FROM outbox.message;
+SELECT count(*) FROM outbox.receipt;
 TRUNCATE outbox.topic;
 
 -- It records the deaths that nobody has met: dead since the lease ran out, and past retention if that is long ago.
