@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from statistics import median
 
+from workloads.cost import LIFE
+
 SYNC = "4 clients, synchronous commit on"
 ASYNC = "4 clients, synchronous commit off"
 HUNDRED = "by 100, 1 client, synchronous commit off"
 SINGLE = "by 1, 1 client, synchronous commit off"
-LIFE = "append + claim + complete"
 
 
 @dataclass
@@ -65,8 +66,9 @@ def bars(samples):
 
 
 def held(samples, hold):
-    """The last tenth of the run over the first, at least one point each."""
+    """Each point of the last tenth of the run over the median of the first tenth."""
     points = samples.values("claim_p50", workload="held", case=f"{hold} held", system="outbox")
     if len(points) > 1:
         tenth = max(1, len(points) // 10)
-        yield median(points[-tenth:]) / median(points[:tenth])
+        first = median(points[:tenth])
+        yield from (point / first for point in points[-tenth:])

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-EVERY_STATE = ["retained", "backlog", "delayed", "leased", "expired"]
-
 
 @dataclass
 class Form:
@@ -11,16 +9,14 @@ class Form:
     once: list  # systems that only the first round measures
     seconds: int  # of one measurement
     clients: dict  # append: by synchronous commit, the numbers of clients
-    large: list  # append of 8 kB: the numbers of clients
+    large: dict  # append: by size of the payload, the numbers of clients
     batch_sync: list
-    deliver: list  # (synchronous commit, batch, clients)
-    largest: int  # deliver: at most so many messages per measurement
-    messages: int  # cost: delivered
+    deliver: list  # (synchronous commit, batch, clients, size)
+    largest: dict  # deliver: by size, at most so many messages per measurement
+    cost: dict  # by size, messages delivered
     cost_rounds: int
-    topics: list
-    topic_systems: list
+    topics: dict  # system: [topics]
     growth: dict  # system: {state: [rows]}
-    pipe_systems: list
     pipe_rate: int
     pipe_seconds: int
     held: dict  # what is held: {system: seconds}
@@ -28,7 +24,7 @@ class Form:
 
     def lasting(self, seconds):
         """The same with this length; in `held`, of a whole run."""
-        held = {hold: {name: seconds for name in runs} for hold, runs in self.held.items()}
+        held = {hold: dict.fromkeys(runs, seconds) for hold, runs in self.held.items()}
         bucket = max(1.0, min(self.bucket, seconds / 3))
         return replace(self, seconds=seconds, pipe_seconds=seconds, held=held, bucket=bucket)
 
@@ -38,20 +34,18 @@ SHORT = Form(
     once=["pgq", "graphile-worker", "pg-boss"],
     seconds=1,
     clients={True: [4], False: [4]},
-    large=[],
+    large={},
     batch_sync=[False],
-    deliver=[(False, 100, 1), (False, 1, 1)],
-    largest=150_000,
-    messages=10_000,
+    deliver=[(False, 100, 1, 300), (False, 1, 1, 300)],
+    largest={300: 100_000},
+    cost={300: 10_000},
     cost_rounds=1,
-    topics=[1, 1000],
-    topic_systems=["outbox"],
+    topics={"outbox": [1, 1000]},
     growth={
-        "outbox": {state: [100_000] for state in EVERY_STATE},
-        "pgmq": {"backlog": [100_000], "leased": [100_000]},
+        "outbox": dict.fromkeys(["retained", "backlog", "delayed", "leased", "expired"], [100_000]),
+        "pgmq": {"leased": [100_000]},
         "handwritten": {"delayed": [100_000]},
     },
-    pipe_systems=["outbox", "handwritten", "pgmq"],
     pipe_rate=500,
     pipe_seconds=2,
     held={
@@ -63,34 +57,32 @@ SHORT = Form(
 
 LARGE = {
     "retained": [100_000, 1_000_000, 10_000_000],
-    "backlog": [100_000, 1_000_000],
+    "backlog": [100_000, 1_000_000, 10_000_000],
     "delayed": [100_000, 1_000_000],
     "leased": [100_000],
     "expired": [100_000],
 }
 LESS = {state: [count for count in counts if count <= 1_000_000] for state, counts in LARGE.items()}
-DELIVER = [(False, 100, 1), (False, 100, 4), (False, 10, 1), (False, 1, 1), (False, 1, 4), (True, 100, 1), (True, 1, 4)]
+EVERYBODY = ["outbox", "handwritten", "pgmq", "pgmq-delete", "pgq", "graphile-worker", "pg-boss"]
 
-FULL = Form(  # about two and a half hours on two cores
-    rounds=5,
+FULL = Form(
+    rounds=3,
     once=[],
-    seconds=4,
+    seconds=2,
     clients={True: [1, 2, 4, 16], False: [1, 2, 4, 16]},
-    large=[1, 4],
+    large={8000: [1, 4], 1_000_000: [1]},
     batch_sync=[True, False],
-    deliver=DELIVER,
-    largest=300_000,
-    messages=100_000,
-    cost_rounds=3,
-    topics=[1, 10, 1000],
-    topic_systems=["outbox", "handwritten"],
+    deliver=[
+        (False, 100, 1, 300), (False, 100, 4, 300), (False, 10, 1, 300), (False, 1, 1, 300), (False, 1, 4, 300),
+        (True, 100, 1, 300), (True, 1, 4, 300), (False, 100, 1, 8000), (False, 1, 1, 1_000_000),
+    ],  # fmt: skip
+    largest={300: 100_000, 8000: 20_000, 1_000_000: 200},
+    cost={300: 50_000, 8000: 10_000},
+    cost_rounds=2,
+    topics={"outbox": [1, 10, 1000], "handwritten": [1, 10, 1000], "pgmq": [1, 10, 1000]},
     growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
-    pipe_systems=["outbox", "handwritten", "pgmq", "pgmq-delete"],
     pipe_rate=1000,
-    pipe_seconds=20,
-    held={
-        "snapshot": {"outbox": 600, "handwritten": 300, "pgmq": 300},
-        "idle writer": {"outbox": 600, "handwritten": 300, "pgmq": 300},
-    },
+    pipe_seconds=10,
+    held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )

@@ -1,7 +1,8 @@
 """pgbench as the client: thin, so that the server is what is measured.
 
 Prepared mode sends each variable as a parameter. So a payload is text that the server parses at every call, as it
-does for a driver, and `\\gset` followed by `:ids::uuid[]` carries an array from one transaction to the next.
+does for a driver, and `\\gset` followed by `:ids::uuid[]` carries an array from one transaction to the next. What is
+too large for an argument of a program is written into the script, and parsed at every call too.
 """
 
 import re
@@ -10,6 +11,9 @@ import tempfile
 from dataclasses import dataclass
 
 from arena import Meter
+
+
+LARGEST = 100_000  # Linux allows 128 kB
 
 
 @dataclass
@@ -22,11 +26,15 @@ class Run:
 
 def run(arena, database, script, clients=1, seconds=None, transactions=None, sync=True, variables=None):
     """Run a script for that long, or that many times per client."""
-    command = [arena.server.bin("pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={clients}"]
+    large = {name: value for name, value in (variables or {}).items() if len(value) > LARGEST}
+    for name, value in large.items():
+        script = script.replace(f":{name}", f"'{value}'")
+    command = [arena.server.bin("pgbench"), "--no-vacuum", f"--client={clients}"]
+    command += [f"--protocol={'simple' if large else 'prepared'}"]
     command += [f"--jobs={min(clients, 2)}"]
     command += [f"--time={seconds}"] if seconds else [f"--transactions={transactions}"]
     for name, value in (variables or {}).items():
-        command += ["-D", f"{name}={value}"]
+        command += [] if name in large else ["-D", f"{name}={value}"]
     environment = {**arena.server.env, "PGOPTIONS": f"-c synchronous_commit={'on' if sync else 'off'}"}
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
         file.write(script)

@@ -12,6 +12,16 @@ PARTS = {
     "append": append, "batch": batch, "deliver": deliver, "cost": cost,
     "topics": topics, "growth": growth, "pipe": pipe,
 }  # fmt: skip
+MEANING = {
+    "rate": "how many messages a system took or delivered per second of the measurement",
+    "wal": "bytes the server wrote to its log: what replicas, archives and disks carry; all of the server, background included",
+    "cpu": "user and system time of all processes of the server; a client's own work (Node, Python, pgbench) is not in it",
+    "claim_p50": "how long the statement takes that hands out messages, seen by a connected client",
+    "growth": "the claim beside many rows over the claim without them",
+    "latency_p50": "from the moment a message was due to be appended, whether or not the producer was free, to its completion",
+    "dead": "dead rows per message delivered, for vacuum to remove",
+    "size": "tables and indexes after all is delivered, history included where a system keeps it",
+}
 CHARTED = ("rate", "claim_p50", "latency_p99", "wal")
 
 
@@ -27,19 +37,28 @@ def write(output, facts, samples):
 
 def head(facts):
     lines = ["# Benchmarks", ""]
-    lines += [f"Measured on {facts['date']} in {facts['minutes']} minutes by `{facts['command'].strip()}`. Machine-readable:"]
+    lines += ["outbox beside what people use instead, each through its own public interface at the settings its documentation"]
+    lines += ["names as best. One server; the systems take turns (A B C A B C …) unless a part says otherwise. A cell is the"]
+    lines += ["median of the rounds and, in brackets, the lowest and the highest. Ratios are medians of the ratios within each"]
+    lines += ["round. Payloads are 300 bytes of JSON unless a case names another size. Machine-readable:"]
     lines += ["[results.json](results.json).", ""]
-    lines += ["One server, one run; the systems take turns (A B C A B C …) unless a part says otherwise. A cell is the median"]
-    lines += ["of the rounds and, in brackets, the lowest and the highest. Ratios are medians of the ratios of each round."]
-    lines += ["Payloads are 300 bytes of JSON unless a case says 8 kB.", ""]
-    lines += [f"- Machine: {facts['machine']}, {facts['kernel']}; load average before the run {facts['load before']}."]
-    lines += [f"- PostgreSQL {facts['postgresql']}; a durable transaction of one client takes {facts['commit']}."]
-    settings = ", ".join(f"`{key} = {value}`" for key, value in facts["settings"].items())
+    lines += ["| what | means |", "|---|---|"]
+    lines += [f"| {title}, {unit or 'a number'} | {MEANING[metric]} |" for metric, (title, unit, _, _) in METRICS.items() if metric in MEANING]
+    lines += ["", "## Where and how", ""]
+    last = list(facts["parts"].values())[-1]
+    lines += [f"- Machine: {last['machine']}, {last['kernel']}."]
+    lines += [f"- PostgreSQL {last['postgresql']}; a durable transaction of one client takes {last['commit']}."]
+    settings = ", ".join(f"`{key} = {value}`" for key, value in last["settings"].items())
     lines += [f"- Settings: {settings}; all others PostgreSQL's defaults.", ""]
     lines += ["| system | version | how it is used |", "|---|---|---|"]
     lines += [f"| {s['title']} | {s['version']} | {s['how']} |" for s in facts["systems"].values()]
     lines += [f"| {title} | – | not measured: {reason} |" for title, reason in facts["missing"].items()]
-    lines += [f"\nThe workload `{name}` failed: {reason}" for name, reason in facts["failed"].items()]
+    lines += ["", "| part | measured | minutes | outbox | load average before | a commit takes | by |", "|---|---|---|---|---|---|---|"]
+    for name, part in facts["parts"].items():
+        cells = [name, part["date"], part["minutes"], part["versions"].get("outbox", "–"), part["load before"], part["commit"]]
+        lines.append("| " + " | ".join(map(str, cells)) + f" | `{part['command']}` |")
+    failed = [f"- {name}: {reason}" for name, part in facts["parts"].items() for reason in part["failed"]]
+    lines += ["", "Not measured because it failed:", "", *failed] if failed else []
     return "\n".join(lines) + "\n"
 
 
@@ -54,7 +73,7 @@ def bars_rows(samples):
 
 
 def bars_part(samples):
-    lines = ["## Bars", "", "What outbox promises itself, as ratios within this run. \"By CPU\" is the same ratio taken from the CPU time the"]
+    lines = ["## Bars", "", "What outbox promises itself, as ratios within one run. \"By CPU\" is the same ratio taken from the CPU time the"]
     lines += ["server spent per message, which other work on the machine disturbs less.", ""]
     lines += ["| what | value | spread | by CPU | bar | stretch | |", "|---|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in bars_rows(samples)]
@@ -138,11 +157,13 @@ def samples_have(samples, name, case, metric):
 
 def held_part(output, facts, samples):
     lines = [f"## {held.TITLE}", "", doc(held), ""]
-    lines += [f"Offered are {held.RATE:,} messages per second, {held.GROUP} per call; two workers claim up to 100.", ""]
+    lines += [f"Offered are {held.RATE:,} messages per second, {held.GROUP} per call; two workers claim up to 100. The run of a peer ends when"]
+    lines += [f"it is more than {held.PATIENCE} seconds of load behind schedule: it has collapsed, and would only get slower. outbox is never"]
+    lines += ["stopped. The table has the first and the last point of each line.", ""]
     for case in samples.distinct("case", workload="held"):
         systems = samples.distinct("system", workload="held", case=case)
         lines += [f"### {case[0].upper()}{case[1:]}", ""]
-        for metric in ("rate", "claim_p50", "claim_p99"):
+        for metric in ("rate", "claim_p50", "claim_p99", "latency_p50"):
             series = {
                 (system, facts["systems"][system]["title"]): [
                     (s["second"], s[metric])
@@ -151,19 +172,27 @@ def held_part(output, facts, samples):
                 ]
                 for system in systems
             }
+            series = {key: points for key, points in series.items() if points}  # not every system shows its claims
             title, unit = METRICS[metric][:2]
             lines += [chart(output, f"held-{case}-{metric}", charts.lines(f"{case}: {title}", unit, series), title), ""]
-        lines += ["| system | seconds | claim p50, ms | claim p99, ms | messages per second | left undelivered |"]
-        lines += ["|---|---|---|---|---|---|"]
+        lines += ["| system | claim p50, ms | claim p99, ms | latency p50, ms | messages per second | left undelivered | ended |"]
+        lines += ["|---|---|---|---|---|---|---|"]
         for system in systems:
             points = samples.of(workload="held", case=case, system=system)
             (end,) = samples.of(workload="held-left", case=case, system=system)
             first, last = points[0], points[-1]
-            cells = [arrow(first[m], last[m], d) for m, d in (("claim_p50", 2), ("claim_p99", 2), ("rate", 0))]
-            title = facts["systems"][system]["title"]
-            lines.append(f"| {title} | {end['seconds']:g} | {' | '.join(cells)} | {end['left']:,} of {end['offered']:,} |")
+            shown = (("claim_p50", 2), ("claim_p99", 2), ("latency_p50", 0), ("rate", 0))
+            cells = [arrow(first[m], last[m], d) for m, d in shown]
+            cells += [f"{end['left']:,} of {end['offered']:,}", ended(end)]
+            lines.append(f"| {facts['systems'][system]['title']} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def ended(end):
+    if end["seconds"] < end["wanted"]:
+        return f"**at second {end['seconds']:.0f} of {end['wanted']:g}**: more than {held.PATIENCE} seconds of load behind"
+    return f"after all {end['wanted']:g} seconds"
 
 
 def arrow(first, last, digits):

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Measure outbox beside its peers, on one server, in one run.
 
-    python3 benches/run.py                          the short form: every system, small durations, about 5 minutes
-    python3 benches/run.py --full                   everything, hours; writes benches/report/
+    python3 benches/run.py                          the short form: every system, small durations, under 5 minutes
+    python3 benches/run.py --full                   everything, about 95 minutes; writes benches/report/
     python3 benches/run.py append deliver           only these workloads
     python3 benches/run.py held --systems outbox,pgmq --seconds 60
+    python3 benches/run.py --full append deliver --output benches/report    a part anew, into a report that is there
 
 Workloads: append batch deliver cost topics growth pipe held. Systems: outbox plain handwritten pgmq pgmq-delete pgq
 graphile-worker pg-boss. `--seconds` is the length of one measurement, in `held` of the whole run; `--rounds` how
-often each is repeated; `--output` a folder for the report, else one in the build area. What is needed comes from the package registries.
+often each is repeated; `--output` a folder for the report, else one in the build area. Workloads measured before stay
+in the report until they are measured anew. What is needed comes from the package registries.
 """
 
 import argparse
-import json
+import contextlib
 import os
 import sys
 import time
@@ -31,6 +33,7 @@ import report  # noqa: E402
 import setup  # noqa: E402
 from figures import Samples  # noqa: E402
 from forms import FULL, SHORT  # noqa: E402
+from results import Results  # noqa: E402
 from systems import ALL  # noqa: E402
 from workloads import append, batch, cost, deliver, growth, held, pipe, topics  # noqa: E402
 
@@ -48,17 +51,29 @@ class Bench:
         self.systems = systems
         self.form = form
         self.samples = Samples()
+        self.failed = []  # of this workload: what, and why
+        self.save = lambda: None
         self.began = time.monotonic()
 
     def chosen(self, able):
         return [system for system in self.systems if able(system)]
 
-    def turns(self, able):
+    def turns(self, able, rounds=None):
         """A B C A B C …: each round every system that can, one after the other. Those of `form.once` only once."""
-        for round in range(self.form.rounds):
+        for round in range(rounds or self.form.rounds):
             for system in self.chosen(able):
                 if round == 0 or system.name not in self.form.once:
                     yield round, system
+
+    @contextlib.contextmanager
+    def attempt(self, system, case=""):
+        """What fails in here is reported, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.failed.append(f"{', '.join(filter(None, [system.title, case]))}: {str(error).splitlines()[0]}")
+            self.say(f"failed: {self.failed[-1]}")
 
     def empty(self, system):
         system.empty(self.arena, system.name)
@@ -96,28 +111,38 @@ def prepared(names, installed):
     return ready, missing
 
 
-def measure(names, systems, form, save):
+def measure(names, systems, form, results):
     """Runs the workloads; one that fails is reported and the others go on. What there is is saved after each."""
-    failures = {}
+    failures = []
     with place.start() as server:
         bench = Bench(place.Arena(server), systems, form)
         facts = machine.facts(bench.arena)
         for system in systems:
             system.create(bench.arena, system.name)
         for name in names:
+            began, load = time.time(), os.getloadavg()[0]
+            bench.failed = []
+
+            def save(name=name, began=began, load=load):
+                minutes = round((time.time() - began) / 60, 1)
+                part = {"began": began, "minutes": minutes, "load before": round(load, 2), "failed": bench.failed}
+                results.save(name, {**facts, **part}, bench.samples)
+
+            bench.save = save
             try:
                 WORKLOADS[name].run(bench)
             except Exception as error:  # the others still have something to say
                 traceback.print_exc()
-                failures[name] = f"{type(error).__name__}: {error}"
-            save({**facts, "failed": failures}, bench.samples)
-    return bench.samples, failures
+                bench.failed.append(f"{type(error).__name__}: {error}")
+            save()
+            failures += bench.failed
+    return failures
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
-    parser.add_argument("--full", action="store_true", help="everything, two to three hours")
+    parser.add_argument("--full", action="store_true", help="everything, about 95 minutes")
     parser.add_argument("--systems", default="", help=",".join(system.name for system in ALL))
     parser.add_argument("--seconds", type=int)
     parser.add_argument("--rounds", type=int)
@@ -144,24 +169,12 @@ def parse():
 def main():
     names, chosen, form, output, installed = parse()
     systems, missing = prepared(chosen, installed)
-    output.mkdir(parents=True, exist_ok=True)
-    began, load = time.time(), os.getloadavg()[0]
-
-    def save(facts, samples):
-        facts = {
-            "command": " ".join(["python3 benches/run.py", *sys.argv[1:]]),
-            "date": time.strftime("%Y-%m-%d", time.gmtime(began)),
-            "minutes": round((time.time() - began) / 60, 1),
-            "load before": round(load, 2),
-            **facts,
-            "systems": {s.name: {"title": s.title, "version": s.version, "how": s.api} for s in systems},
-            "missing": missing,
-        }
-        (output / "results.json").write_text(json.dumps({"facts": facts, "samples": samples}, indent=1))
-        report.write(output, facts, samples)
-
-    samples, failures = measure(names, systems, form, save)
-    print(f"\n{report.bars_as_text(samples)}\n\n{output / 'README.md'}")
+    command = " ".join(["python3 benches/run.py", *sys.argv[1:]])
+    results = Results(output, command, systems, missing)
+    failures = measure(names, systems, form, results)
+    print(f"\n{report.bars_as_text(results.samples)}\n\n{output / 'README.md'}")
+    for failure in failures:
+        print(f"failed: {failure}")
     return bool(failures)
 
 

@@ -39,7 +39,8 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
 
 /// In the order of the messages, as far as they are old enough: so no index by time is needed.
 fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
-    let shortest: Option<i32> = Spi::get_one_with_args(SHORTEST_RETENTION, &[days.into()]).unwrap_or_default();
+    let shortest: Option<i32> =
+        Spi::get_one_with_args(SHORTEST_RETENTION, &[days.into()]).unwrap_or_default();
     let shortest = shortest.unwrap_or(days);
     let cutoff = server::clock().plus_seconds(-SECONDS_OF_A_DAY.saturating_mul(shortest));
     let young = first_appended_since(cutoff, &Latest::push())?;

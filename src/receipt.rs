@@ -32,7 +32,9 @@ mod tests {
     #[test]
     fn the_view_looks_as_far_back_as_a_receipt_reaches() {
         let view = include_str!("../sql/views.sql");
-        assert!(view.contains(&format!("a.first OPERATOR(pg_catalog.>) (e.seq OPERATOR(pg_catalog.-) {SPAN})")));
+        assert!(
+            view.contains(&format!("a.first OPERATOR(pg_catalog.>) (e.seq OPERATOR(pg_catalog.-) {SPAN})"))
+        );
     }
 
     #[test]

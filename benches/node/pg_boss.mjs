@@ -1,5 +1,7 @@
-// Drives pg-boss: `migrate` makes its schema and a queue, the other actions call send, insert, fetch and complete.
+// Drives pg-boss: `migrate` makes its schema and a queue, the other actions call send, insert, fetch, complete and fail;
+// `produce` and `work` go on under a paced load.
 import PgBoss from "pg-boss";
+import * as paced from "./paced.mjs";
 
 const given = JSON.parse(process.argv[2]);
 const boss = new PgBoss({
@@ -7,7 +9,7 @@ const boss = new PgBoss({
   port: Number(process.env.PGPORT),
   user: process.env.PGUSER,
   database: process.env.PGDATABASE,
-  max: given.clients ?? 1,
+  max: given.clients ?? 2,
   migrate: given.action === "migrate",
   supervise: false,
   schedule: false,
@@ -23,8 +25,39 @@ const until = async (clients, step) => {
 };
 const inTime = (began) => performance.now() - began < given.seconds * 1000;
 
+const options = { retryLimit: 10, retryDelay: 1 };
+const append = (payloads) => payloads.length === 1
+  ? boss.send(given.topic, payloads[0], options)
+  : boss.insert(payloads.map((data) => ({ name: given.topic, data, ...options })));
+const work = async () => {
+  const ids = (jobs) => jobs.map((job) => job.id);
+  while (!paced.over) {
+    const began = performance.now();
+    const jobs = await boss.fetch(given.topic, { batchSize: 100, priority: false });
+    if (jobs.length === 0) {
+      await paced.rest(5);
+      continue;
+    }
+    paced.claimed(performance.now() - began);
+    const answered = jobs.filter((job) => job.data.at !== undefined);
+    const lost = new Set(answered.filter(() => Math.random() < given.fails));
+    const kept = answered.filter((job) => !lost.has(job));
+    if (lost.size > 0) await boss.fail(given.topic, ids([...lost]));
+    if (kept.length > 0) await boss.complete(given.topic, ids(kept));
+    for (const job of kept) paced.completed(job.data.at);
+  }
+};
+const endless = new Promise(() => {}); // a paced process ends with its standard input
+
 let seconds = 0;
-if (given.action === "migrate") {
+if (given.action === "produce") {
+  await paced.producer(given, append);
+  await endless;
+} else if (given.action === "work") {
+  paced.worker();
+  await Promise.all([work(), work()]);
+  await endless;
+} else if (given.action === "migrate") {
   await boss.createQueue(given.topic);
 } else if (given.action === "append") {
   const data = JSON.parse(given.payload);

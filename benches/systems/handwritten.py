@@ -9,12 +9,13 @@ INSERT = "INSERT INTO job (topic, type, payload)"
 class Handwritten(System):
     name = "handwritten"
     title = "hand-written table"
+    largest = 1_000_000
     api = "status column, partial index on what is ready, UPDATE … WHERE id IN (SELECT … FOR UPDATE SKIP LOCKED), done rows stay"
-    append = f"{INSERT} VALUES ('{payload.TOPIC}', '{payload.TYPE}', :payload::jsonb);\n"
+    append = f"{INSERT} VALUES ({payload.NAME}, '{payload.TYPE}', :payload::jsonb);\n"
     append_many = f"""{INSERT}
-SELECT '{payload.TOPIC}', m.type, m.payload FROM jsonb_to_recordset(:json::jsonb) AS m (type text, payload jsonb);
+SELECT {payload.NAME}, m.type, m.payload FROM jsonb_to_recordset(:json::jsonb) AS m (type text, payload jsonb);
 """
-    pipe_append = f"{INSERT} SELECT '{payload.TOPIC}', '{payload.TYPE}', p FROM unnest(%s::jsonb[]) AS p"
+    pipe_append = f"{INSERT} SELECT {payload.NAME}, '{payload.TYPE}', p FROM unnest(%s::jsonb[]) AS p"
     pipe_complete = "UPDATE job SET status = 'done', finished_at = clock_timestamp() WHERE id = ANY (%s::bigint[])"
     pipe_fail = "UPDATE job SET status = 'ready', run_at = clock_timestamp() + interval '1 second' WHERE id = ANY (%s::bigint[])"
 
@@ -44,8 +45,8 @@ SELECT '{payload.TOPIC}', m.type, m.payload FROM jsonb_to_recordset(:json::jsonb
             database,
         )
 
-    def taken(self, count, any_topic=False):
-        where = "" if any_topic else f"topic = '{payload.TOPIC}' AND "
+    def taken(self, count, topic=payload.NAME):
+        where = f"topic = {topic} AND " if topic else ""
         return f"""UPDATE job SET status = 'running', attempts = attempts + 1, locked_until = clock_timestamp() + interval '60 s'
  WHERE id IN (SELECT id FROM job WHERE {where}status = 'ready' AND run_at <= clock_timestamp()
                ORDER BY id LIMIT {count} FOR UPDATE SKIP LOCKED)
@@ -59,14 +60,14 @@ RETURNING id, type, payload, attempts"""
     def pipe_claim(self):
         return f"WITH t AS ({self.taken('%s')}) SELECT id, payload::text FROM t"
 
-    def claim(self, count, any_topic=False):
-        return f"WITH t AS ({self.taken(count, any_topic)}) SELECT coalesce(array_agg(id), '{{}}') AS ids FROM t \\gset\n"
+    def claim(self, count, topic=payload.NAME):
+        return f"WITH t AS ({self.taken(count, topic)}) SELECT coalesce(array_agg(id), '{{}}') AS ids FROM t \\gset\n"
 
-    def complete(self, count):
+    def complete(self, count, topic=payload.NAME):
         return "UPDATE job SET status = 'done', finished_at = clock_timestamp() WHERE id = ANY (:ids::bigint[]);\n"
 
     def fill(self, count, size=300, topics=1):
-        topic = f"'{payload.TOPIC}'" if topics == 1 else f"'{payload.TOPIC}' || i % {topics}"
+        topic = payload.NAME if topics == 1 else f"{payload.NAME} || i % {topics}"
         return f"{INSERT} SELECT {topic}, '{payload.TYPE}', $p${payload.one(size)}$p$ FROM generate_series(1, {count}) AS i"
 
     def state(self, name, count):

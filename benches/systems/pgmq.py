@@ -10,6 +10,7 @@ QUEUE = payload.TOPIC
 class Pgmq(System):
     name = "pgmq"
     title = "PGMQ, archive"
+    largest = 1_000_000
     api = "send, send_batch, read(vt 60), archive; queue made by pgmq.create()"
     append = f"SELECT pgmq.send('{QUEUE}', :payload::jsonb);\n"
     append_many = f"SELECT count(*) FROM pgmq.send_batch('{QUEUE}', :array::jsonb[]);\n"
@@ -33,29 +34,29 @@ class Pgmq(System):
         arena.sql(self.script.read_text(), database)
         arena.sql(f"SELECT pgmq.create('{QUEUE}')", database)
 
+    def create_topics(self, arena, database, topics):
+        for number in range(topics if topics > 1 else 0):  # not in one transaction: it would run out of locks
+            arena.sql(f"SELECT pgmq.create('{QUEUE}{number}')", database)
+
     @property
     def pipe_complete(self):
         return f"SELECT count(*) FROM pgmq.{self.answer}('{QUEUE}', %s::bigint[])"
 
-    def claim(self, count, any_topic=False):
-        if any_topic:
+    def claim(self, count, topic=payload.NAME):
+        if not topic:
             return None  # a queue is a table; there is no reading from all of them
         if count == 1:
-            return f"SELECT coalesce(max(msg_id), 0) AS ids FROM pgmq.read('{QUEUE}', 60, 1) \\gset\n"
-        return f"SELECT coalesce(array_agg(msg_id), '{{}}') AS ids FROM pgmq.read('{QUEUE}', 60, {count}) \\gset\n"
+            return f"SELECT coalesce(max(msg_id), 0) AS ids FROM pgmq.read({topic}, 60, 1) \\gset\n"
+        return f"SELECT coalesce(array_agg(msg_id), '{{}}') AS ids FROM pgmq.read({topic}, 60, {count}) \\gset\n"
 
-    def complete(self, count):
+    def complete(self, count, topic=payload.NAME):
         if count == 1:
-            return f"SELECT pgmq.{self.answer}('{QUEUE}', :ids::bigint);\n"
-        return f"SELECT count(*) FROM pgmq.{self.answer}('{QUEUE}', :ids::bigint[]);\n"
+            return f"SELECT pgmq.{self.answer}({topic}, :ids::bigint);\n"
+        return f"SELECT count(*) FROM pgmq.{self.answer}({topic}, :ids::bigint[]);\n"
 
     def fill(self, count, size=300, topics=1):
-        batch = min(100, count)
-        return f"""
-            SELECT count(*) FROM (
-                SELECT pgmq.send_batch('{QUEUE}', messages)
-                  FROM (SELECT array_agg($p${payload.one(size)}$p$::jsonb) FROM generate_series(1, {batch})) AS m (messages),
-                       generate_series(1, {count // batch})) AS sent"""
+        queues = [f"{QUEUE}{number}" for number in range(topics)] if topics > 1 else [QUEUE]
+        return ";".join(sent(queue, count // topics, size) for queue in queues)
 
     def state(self, name, count):
         yield self.fill(count)
@@ -69,9 +70,19 @@ class Pgmq(System):
             yield f"UPDATE pgmq.q_{QUEUE} SET vt = clock_timestamp(), read_ct = 1"
 
 
+def sent(queue, count, size):
+    batch = min(100, count)
+    return f"""
+        SELECT count(*) FROM (
+            SELECT pgmq.send_batch('{queue}', messages)
+              FROM (SELECT array_agg($p${payload.one(size)}$p$::jsonb) FROM generate_series(1, {batch})) AS m (messages),
+                   generate_series(1, {count // batch})) AS sent"""
+
+
 class PgmqDelete(Pgmq):
     name = "pgmq-delete"
     title = "PGMQ, delete"
+    largest = 1_000_000
     api = "send, send_batch, read(vt 60), delete; no history"
     answer = "delete"
     keeps_history = False

@@ -7,6 +7,7 @@ from systems.system import System
 class Plain(System):
     name = "plain"
     title = "plain INSERT"
+    largest = 1_000_000
     api = "INSERT of the same topic, type and payload into a table with a bigint primary key (a uuid one for a caller's id)"
     append = f"INSERT INTO plain (topic, type, payload) VALUES ('{payload.TOPIC}', '{payload.TYPE}', :payload::jsonb);\n"
     append_with_id = f"""INSERT INTO plain_uuid (id, topic, type, payload)

@@ -4,6 +4,7 @@ Statements are pgbench scripts with named variables, or, for the pipe, psycopg s
 something leaves the statement None, and is left out of the workloads that need it.
 """
 
+import pace
 import payload
 import pgbench
 
@@ -14,6 +15,7 @@ class System:
     api = ""  # one sentence: which of its functions, which settings
     parallel = True  # may several workers take from one queue?
     keeps_history = True
+    largest = 8000  # bytes of payload that it is measured with
 
     # pgbench: variables :payload, :json (objects of append_batch), :array (payloads)
     append = None
@@ -39,20 +41,30 @@ class System:
         """A fresh database with the system in it."""
         raise NotImplementedError
 
-    def claim(self, count, any_topic=False):
-        """Script: take up to `count` messages into the variable :ids."""
+    def claim(self, count, topic=payload.NAME):
+        """Script: take up to `count` messages of a topic, an expression, or of any (None) into the variable :ids."""
 
-    def complete(self, count):
+    def complete(self, count, topic=payload.NAME):
         """Script: answer :ids, delivered."""
 
     def fill(self, count, size=300, topics=1):
-        """SQL: make so many ready messages."""
+        """SQL, one statement or more: make so many ready messages. With several topics they are TOPIC0, TOPIC1 …, in turn."""
+
+    def create_topics(self, arena, database, topics):
+        """For systems in which a topic is more than data."""
 
     def state(self, name, count):
         """SQL: bring about `count` rows that are `retained`, `backlog`, `delayed`, `leased` or `expired`."""
 
     def empty(self, arena, database):
         arena.sql(self.clear, database)
+
+    def append_one(self, connection):
+        connection.execute(self.pipe_append, [["{}"]])
+
+    def processes(self):
+        """What works under a load at a fixed pace; see pace.py."""
+        return [pace.produce, pace.work, pace.work]
 
     # -- measuring; systems with a client of their own do it differently ---------------------
 
@@ -61,12 +73,12 @@ class System:
         variables = {"payload": payload.one(size)}
         return pgbench.run(arena, database, script, clients, seconds=seconds, sync=sync, variables=variables)
 
-    def run_append_many(self, arena, database, count, seconds, sync):
+    def run_append_many(self, arena, database, count, seconds, sync, size=300):
         variables = {}
         if ":json" in self.append_many:
-            variables["json"] = payload.messages(count)
+            variables["json"] = payload.messages(count, size)
         if ":array" in self.append_many:
-            variables["array"] = payload.array(count)
+            variables["array"] = payload.array(count, size)
         return pgbench.run(arena, database, self.append_many, 1, seconds=seconds, sync=sync, variables=variables)
 
     def run_deliver(self, arena, database, batch, clients, messages, sync):
@@ -74,7 +86,7 @@ class System:
         transactions = max(1, messages // batch // clients)
         return pgbench.run(arena, database, script, clients, transactions=transactions, sync=sync)
 
-    def make_ready(self, arena, database, count, size=300, topics=1):
+    def make_ready(self, arena, database, count, size=300):
         """`count` ready messages and nothing else, as they are soon after they were appended.
 
         The checkpoint is before that: messages are delivered long before the next one, in a queue that keeps up, and
@@ -82,10 +94,5 @@ class System:
         """
         self.empty(arena, database)
         arena.settle()
-        for statement in as_list(self.fill(count, size, topics)):
-            arena.sql(statement, database)
+        arena.sql(self.fill(count, size), database)
         arena.sql("ANALYZE", database)
-
-
-def as_list(statements):
-    return [statements] if isinstance(statements, str) else list(statements)

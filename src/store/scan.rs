@@ -229,23 +229,36 @@ pub struct TopicRules<'t> {
     table: &'t Table<Topics>,
     snapshot: &'t Latest,
     known: HashMap<Vec<u8>, TopicRow>,
+    /// The one asked for last: most batches are of one topic.
+    last: Option<(Vec<u8>, TopicRow)>,
 }
 
 impl<'t> TopicRules<'t> {
     pub fn new(table: &'t Table<Topics>, snapshot: &'t Latest) -> Self {
-        TopicRules { table, snapshot, known: HashMap::new() }
+        TopicRules { table, snapshot, known: HashMap::new(), last: None }
     }
 
     /// The rules of `topic`; all defaults if nobody has set any.
     pub fn of(&mut self, topic: Text<'_>) -> Result<TopicRow, Error> {
-        if let Some(row) = self.known.get(topic.bytes()) {
+        let name = topic.bytes();
+        if let Some((last, row)) = &self.last
+            && last == name
+        {
             return Ok(*row);
         }
-        let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
-        scan.start([Key::text(1, &topic)]);
-        let row = scan.next().map(|found| found.row).unwrap_or_default();
-        self.known.insert(topic.bytes().to_vec(), row);
+        let row = match self.known.get(name) {
+            Some(row) => *row,
+            None => self.look_up(&topic)?,
+        };
+        self.known.insert(name.to_vec(), row);
+        self.last = Some((name.to_vec(), row));
         Ok(row)
+    }
+
+    fn look_up(&self, topic: &Text<'_>) -> Result<TopicRow, Error> {
+        let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
+        scan.start([Key::text(1, topic)]);
+        Ok(scan.next().map(|found| found.row).unwrap_or_default())
     }
 }
 
