@@ -6,17 +6,18 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::floor::{self, Seen};
+use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
-use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Topics};
+use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
-use crate::store::scan::{Lookup, Scan, TopicRules};
+use crate::store::scan::{ById, Lookup, Scan, TopicRules};
 use crate::store::server;
 use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::{token, wake};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// Due messages that one claim considers besides as many as it may lease: the oldest among them come first.
 const DUE_BESIDES: usize = 500;
@@ -96,17 +97,21 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         snapshot: &snapshot,
         rules,
         bodies: Lookup::open(&tables.envelopes, &snapshot)?,
+        keys: Keys::new(&tables.deliveries, &snapshot, now),
+        ended: Ended::new(&tables.deliveries),
+        aside: Aside::default(),
         nonce: token::nonce(),
         left: batch_size,
         deaths: 0,
         expiry: floor::NEVER,
         rows,
     };
-    let mut due = due(claim.topic, now, batch_size, &batch, &waiting)?;
-    let reach = batch.fill(&mut due, &ready)?;
+    batch.find_due(batch_size, &waiting)?;
+    let reach = batch.fill(&ready)?;
     let expiry = batch.expiry;
-    ready.finish(Seen { reach, expiry });
-    waiting.finish(Seen { reach: due.reach(), expiry: floor::NEVER });
+    let left = batch.finish(reach)?;
+    ready.finish(Seen { reach: left.ready, expiry });
+    waiting.finish(Seen { reach: left.due.map(|due| due.0), expiry: floor::NEVER });
     Ok(())
 }
 
@@ -116,48 +121,42 @@ struct Tables {
     topics: Table<Topics>,
 }
 
-/// Waiting messages that are due: numbers, oldest first, and when each was due.
-struct Due {
-    messages: VecDeque<(i64, Time)>,
-    /// Due times that must stay reachable.
+/// Messages that a look at the ready ones does not bring, by number.
+#[derive(Default)]
+struct Aside {
+    messages: BTreeMap<i64, (RowId, From)>,
+    /// The earliest due time that must stay reachable.
     left: Option<Time>,
 }
 
-impl Due {
+/// How a claim has come upon a message.
+#[derive(Clone, Copy)]
+enum From {
+    Ready,
+    /// Waiting, and due since then.
+    Due(Time),
+    /// Parked, or due, and the next of a key.
+    Key,
+    /// Its lease ends with that of an older message of its key. Locked.
+    GivenBack,
+}
+
+impl Aside {
     fn leave(&mut self, due: Time) {
         self.left = Some(self.left.map_or(due, |left| left.min(due)));
     }
 
-    fn reach(&self) -> Option<i64> {
-        let unasked = self.messages.iter().map(|(_, due)| *due);
-        unasked.chain(self.left).min().map(|due| due.0)
+    fn first_before(&mut self, seq: i64) -> Option<(i64, RowId, From)> {
+        let first = self.messages.first_entry().filter(|first| *first.key() < seq)?;
+        let (seq, (id, from)) = first.remove_entry();
+        Some((seq, id, from))
     }
 }
 
-/// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
-fn due(
-    topic: Option<Text<'_>>,
-    now: Time,
-    batch_size: usize,
-    batch: &Batch<'_, '_, '_>,
-    waiting: &Looking,
-) -> Result<Due, Error> {
-    let mut due = Due { messages: VecDeque::new(), left: None };
-    let mut scan = Scan::due(batch.deliveries, batch.snapshot, topic, Time(waiting.start()), now)?;
-    let mut walk = Walk::begin(waiting);
-    while let Some(found) = scan.next() {
-        server::check_for_interrupts();
-        walk.end();
-        let at = found.row.available_at.unwrap_or(now);
-        if due.messages.len() == batch_size + DUE_BESIDES {
-            due.leave(at);
-            break;
-        }
-        due.messages.push_back((found.row.seq, at));
-    }
-    walk.end();
-    due.messages.make_contiguous().sort_unstable();
-    Ok(due)
+/// What a claim leaves to be found: the first number, and the earliest due time.
+struct Left {
+    ready: Option<i64>,
+    due: Option<Time>,
 }
 
 /// A batch being filled.
@@ -168,6 +167,9 @@ struct Batch<'c, 'r, 's> {
     snapshot: &'s Latest,
     rules: TopicRules<'s>,
     bodies: Lookup<'s, Envelopes>,
+    keys: Keys<'s>,
+    ended: Ended<'s>,
+    aside: Aside,
     nonce: i64,
     left: usize,
     deaths: usize,
@@ -179,16 +181,35 @@ struct Batch<'c, 'r, 's> {
 /// What became of a message that a claim met.
 enum Met {
     Leased,
-    /// Nothing to be had from it, whatever others do: it stays as it is, or died.
+    /// Nothing to be had from it, whatever others do: it stays as it is, is parked, or died.
     Passed,
     /// Claimable, but not now: it must stay reachable.
     Held,
 }
 
 impl<'c, 's> Batch<'c, '_, 's> {
-    /// Leases what is ready and what is due, merged in arrival order. Returns the first number that must stay
+    /// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
+    fn find_due(&mut self, batch_size: usize, waiting: &Looking) -> Result<(), Error> {
+        let (topic, start) = (self.claim.topic, Time(waiting.start()));
+        let mut scan = Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?;
+        let mut walk = Walk::begin(waiting);
+        while let Some(found) = scan.next() {
+            server::check_for_interrupts();
+            walk.end();
+            let at = found.row.available_at.unwrap_or(self.now);
+            if self.aside.messages.len() == batch_size + DUE_BESIDES {
+                self.aside.leave(at);
+                break;
+            }
+            self.aside.messages.insert(found.row.seq, (found.id, From::Due(at)));
+        }
+        walk.end();
+        Ok(())
+    }
+
+    /// Leases what is ready and what lies aside, merged in arrival order. Returns the first number that must stay
     /// reachable, or None if the end was reached and nothing left.
-    fn fill(&mut self, due: &mut Due, ready: &Looking) -> Result<Option<i64>, Error> {
+    fn fill(&mut self, ready: &Looking) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
         let mut scan = Scan::in_order(self.deliveries, self.snapshot, self.claim.topic, ready.start())?;
         let mut walk = Walk::begin(ready);
@@ -196,7 +217,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {
                 walk.end();
-                self.fill_from_due(due, i64::MAX, ready)?;
+                self.fill_from_aside(i64::MAX, ready)?;
                 return Ok(reach);
             };
             let seq = found.row.seq;
@@ -208,9 +229,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
                 continue;
             }
             let cost = walk.cost();
-            self.fill_from_due(due, seq, ready)?;
-            let met = if self.left > 0 { self.meet(found.id, found.row, ready)? } else { Met::Held };
-            match met {
+            self.fill_from_aside(seq, ready)?;
+            let from = self.aside.messages.remove(&seq).map_or(From::Ready, |(_, from)| from);
+            match self.meet(found.id, found.row, from, ready)? {
                 Met::Leased => walk.end_at(cost),
                 Met::Held => reach = reach.or(Some(seq)),
                 Met::Passed => {}
@@ -222,57 +243,156 @@ impl<'c, 's> Batch<'c, '_, 's> {
         Ok(reach)
     }
 
-    /// Leases due messages that arrived before number `before`.
-    fn fill_from_due(&mut self, due: &mut Due, before: i64, ready: &Looking) -> Result<(), Error> {
-        if due.messages.is_empty() {
+    /// Leases messages that lie aside and arrived before number `before`.
+    fn fill_from_aside(&mut self, before: i64, ready: &Looking) -> Result<(), Error> {
+        if self.aside.messages.is_empty() {
             return Ok(());
         }
-        let mut scan = Lookup::open(self.deliveries, self.snapshot)?;
+        let mut rows = ById::open(self.deliveries, self.snapshot);
         while self.left > 0 {
-            let Some(&(seq, at)) = due.messages.front().filter(|(seq, _)| *seq < before) else { break };
-            due.messages.pop_front();
-            let Some(found) = scan.find(seq) else { continue };
-            if let Met::Held = self.meet(found.id, found.row, ready)? {
-                due.leave(at);
+            let Some((_, id, from)) = self.aside.first_before(before) else { break };
+            let Some(found) = rows.find(id) else { continue };
+            if let (Met::Held, From::Due(at)) = (self.meet(found.id, found.row, from, ready)?, from) {
+                self.aside.leave(at);
             }
         }
         Ok(())
     }
 
-    /// Leases one message that nobody has leased and that is due, if it may be had.
-    fn meet(&mut self, id: RowId, row: Delivery<'_>, looking: &Looking) -> Result<Met, Error> {
-        let mut row: Delivery<'_> = row;
+    /// Leases one message that nobody has leased and that is due, if it may be had and the batch is not full.
+    fn meet(&mut self, id: RowId, row: Delivery<'_>, from: From, looking: &Looking) -> Result<Met, Error> {
         let topic = self.rules.of(row.topic)?;
-        if topic.paused {
-            return Ok(Met::Held);
+        if self.left == 0 || topic.paused {
+            return self.leave(id, row.seq, from);
         }
-        if row.attempts >= settings::max_attempts(&topic) {
-            if self.deaths < DEATHS_AT_MOST {
-                self.deaths += 1;
-                row.die_exhausted(self.now);
-                self.deliveries.update(id, &row, self.snapshot, Wait::No);
-            }
-            return Ok(Met::Passed);
+        let mut leased: Delivery<'_> = row;
+        if let From::GivenBack = from {
+            leased.release();
+        }
+        let turn = match row.key {
+            Some(key) => self.keys.turn(&row, key, &topic, looking)?,
+            None => Turn::Free,
+        };
+        if leased.attempts >= settings::max_attempts(&topic) {
+            return self.bury(id, leased, from, turn, &topic, looking);
+        }
+        match (turn, row.key) {
+            (Turn::Blocked, Some(key)) if self.keys.park(id, &leased, key)? => return Ok(Met::Passed),
+            (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
+            (Turn::Free, _) => {}
         }
         let Some(body) = self.bodies.find(row.seq) else { return Ok(Met::Passed) };
+        let mut younger = Vec::new();
+        if let Some(key) = row.key.filter(|_| leased.lease.is_some()) {
+            // Leased again: the younger leases of its key go back with it.
+            let of_key = (row.topic, key, row.seq);
+            match keys::lock_younger(self.deliveries, self.snapshot, of_key, Wait::No)? {
+                Some(locked) => younger = locked,
+                None => {
+                    self.keys.lost(&row, key, &topic, looking)?;
+                    return Ok(Met::Held);
+                }
+            }
+        }
         let seconds = self.claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
-        row.lease(self.nonce, self.claim.owner, until);
-        match self.deliveries.update(id, &row, self.snapshot, Wait::No) {
-            Outcome::Lost(xid) if looking.is_held_by(xid) => Ok(Met::Held),
-            Outcome::Lost(_) => Ok(Met::Passed),
+        leased.lease(self.nonce, self.claim.owner, until);
+        match self.deliveries.update(id, &leased, self.snapshot, Wait::No) {
+            Outcome::Lost(xid) => {
+                if let Some(key) = row.key {
+                    self.keys.lost(&row, key, &topic, looking)?;
+                }
+                Ok(if looking.is_held_by(xid) { Met::Held } else { Met::Passed })
+            }
             Outcome::Done => {
-                self.rows.push(&body.row, token::encode(row.seq, self.nonce), row.attempts, until);
+                self.rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
                 shared::touched(row.seq)?;
                 self.expires(Some(until));
                 self.left -= 1;
+                self.give_back(younger);
+                self.pass(&row)?;
                 Ok(Met::Leased)
             }
         }
     }
 
+    /// Records the death of a message whose attempts are used up.
+    fn bury(
+        &mut self,
+        id: RowId,
+        row: Delivery<'_>,
+        from: From,
+        turn: Turn,
+        topic: &TopicRow,
+        looking: &Looking,
+    ) -> Result<Met, Error> {
+        let mut younger = None;
+        if self.deaths < DEATHS_AT_MOST {
+            self.deaths += 1;
+            younger = keys::bury(self.deliveries, self.snapshot, id, &row, topic, self.now)?;
+        }
+        match (younger, row.key, from) {
+            (None, _, From::GivenBack) => return self.leave(id, row.seq, from),
+            (Some(younger), Some(key), _) if topic.blocks_when_dead() => {
+                self.give_back(younger);
+                self.keys.lost(&row, key, topic, looking)?;
+            }
+            (Some(_), Some(key), _) => {
+                self.ended.add(row.topic, key, row.seq)?;
+                if turn == Turn::Free {
+                    self.pass(&row)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(Met::Passed)
+    }
+
+    /// A message is leased or over: the next of its key may be leased too.
+    fn pass(&mut self, row: &Delivery<'_>) -> Result<(), Error> {
+        if let Some(key) = row.key
+            && let Some(next) = self.keys.passed(row, key)?
+        {
+            self.aside.messages.entry(next.seq).or_insert((next.id, From::Key));
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, locked: Vec<(i64, RowId)>) {
+        self.aside.messages.extend(locked.into_iter().map(|(seq, id)| (seq, (id, From::GivenBack))));
+    }
+
+    /// Leaves a message for later.
+    fn leave(&mut self, id: RowId, seq: i64, from: From) -> Result<Met, Error> {
+        if let From::GivenBack = from {
+            keys::park_locked(self.deliveries, self.snapshot, [(seq, id)])?;
+            return Ok(Met::Passed);
+        }
+        Ok(Met::Held)
+    }
+
     fn expires(&mut self, until: Option<Time>) {
         self.expiry = until.map_or(self.expiry, |until| self.expiry.min(until.0));
+    }
+
+    /// Ends the call; `reach` is what [`Batch::fill`] has returned.
+    fn finish(self, reach: Option<i64>) -> Result<Left, Error> {
+        let messages = &self.aside.messages;
+        let given_back = messages.iter().filter_map(|(seq, (id, from))| match from {
+            From::GivenBack => Some((*seq, *id)),
+            _ => None,
+        });
+        keys::park_locked(self.deliveries, self.snapshot, given_back)?;
+        let unparked = self.keys.finish()?;
+        self.ended.unblock(Wait::No)?;
+        let due = messages.values().filter_map(|(_, from)| match from {
+            From::Due(at) => Some(*at),
+            _ => None,
+        });
+        Ok(Left {
+            ready: reach.into_iter().chain(unparked.ready).min(),
+            due: due.chain(self.aside.left).chain(unparked.due).min(),
+        })
     }
 }
 

@@ -14,9 +14,12 @@
 //! 6. `retry_dead` gives a dead message another life. `consume_once` makes a second delivery harmless.
 //! 7. `purge`, by hand or by the background worker, deletes what is over and past its retention.
 //!
+//! Messages of one key follow each other: `keys.rs` says how.
+//!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, purge), which never use each other; operations -> store, pure modules, settings, wake, error; settings ->
-//! store; store -> error and floor. The pure modules (argument, backoff, floor, receipt, token) use nothing of ours and no pgrx.
+//! inbox, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys ->
+//! store, error; settings -> store; store -> error and floor. The pure modules (argument, backoff, floor, receipt,
+//! token) use nothing of ours and no pgrx.
 
 mod api;
 mod worker;
@@ -27,6 +30,8 @@ mod dead_letter;
 mod inbox;
 mod purge;
 mod settle;
+
+mod keys;
 
 mod error;
 mod settings;

@@ -2,6 +2,7 @@
 
 use crate::argument;
 use crate::error::Error;
+use crate::keys::{self, Ended};
 use crate::settings;
 use crate::store::record::{Deliveries, Topics};
 use crate::store::scan::{Scan, TopicRules, first_appended_since};
@@ -61,19 +62,27 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
     let mut rules = TopicRules::new(&topics, &snapshot);
     let mut scan = Scan::in_order(&deliveries, &snapshot, None, 0)?;
     let mut deaths = 0;
+    let mut ended = Ended::new(&deliveries);
     while deaths < limit {
         server::check_for_interrupts();
         let Some(found) = scan.next() else { break };
-        let mut row = found.row;
+        let row = found.row;
         // The cheap half of the question first: the limit is a look-up per topic.
         if !row.has_expired_for_good(now, 1) {
             continue;
         }
-        if row.has_expired_for_good(now, settings::max_attempts(&rules.of(row.topic)?)) {
-            row.die_exhausted(now);
-            deliveries.update(found.id, &row, &snapshot, Wait::No);
-            deaths += 1;
+        let topic = rules.of(row.topic)?;
+        if !row.has_expired_for_good(now, settings::max_attempts(&topic)) {
+            continue;
+        }
+        deaths += 1;
+        let Some(younger) = keys::bury(&deliveries, &snapshot, found.id, &row, &topic, now)? else {
+            continue;
+        };
+        keys::park_locked(&deliveries, &snapshot, younger)?;
+        if let Some(key) = row.key.filter(|_| !topic.blocks_when_dead()) {
+            ended.add(row.topic, key, row.seq)?;
         }
     }
-    Ok(())
+    ended.unblock(Wait::No)
 }
