@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from arena import Meter
 
 
-LARGEST = 100_000  # Linux allows 128 kB
+LARGEST = 100_000  # bytes; Linux allows 128 kB
+PATIENCE = 300  # seconds; what takes longer has failed
 
 
 @dataclass
@@ -41,7 +42,7 @@ def run(arena, database, script, clients=1, seconds=None, transactions=None, syn
         file.flush()
         with Meter(arena) as meter:
             done = subprocess.run(
-                [*command, f"--file={file.name}", database], env=environment, capture_output=True, text=True
+                [*command, f"--file={file.name}", database], env=environment, capture_output=True, text=True, timeout=PATIENCE
             )
     if done.returncode != 0:
         raise RuntimeError(f"pgbench failed in {database}\n{script[:500]}\n{done.stderr[-1000:]}")
