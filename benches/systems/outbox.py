@@ -56,8 +56,8 @@ class Outbox(System):
 
 # What the columns of a delivery have in each state: place, attempts, lease, lease_owner, leased_until, available_at.
 DELIVERIES = {
-    "backlog": "'r', 0, 0, NULL, NULL, NULL",
-    "delayed": "'w', 0, 0, NULL, NULL, '2100-01-01'",
+    "backlog": "'r', 0, NULL, NULL, NULL, NULL",
+    "delayed": "'w', 0, NULL, NULL, NULL, '2100-01-01'",
     "leased": "'r', 1, 4711, 'worker', '2100-01-01', NULL",
     "expired": "'r', 1, 4711, 'worker', clock_timestamp() - interval '1 second', NULL",
 }
