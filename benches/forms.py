@@ -73,7 +73,7 @@ FULL = Form(
     large={8000: [1, 4], 1_000_000: [1]},
     batch_sync=[True, False],
     deliver=[
-        (False, 100, 1, 300), (False, 100, 4, 300), (False, 10, 1, 300), (False, 1, 1, 300), (False, 1, 4, 300),
+        (False, 100, 1, 300), (False, 100, 4, 300), (False, 10, 1, 300), (False, 1, 1, 300),
         (True, 100, 1, 300), (True, 1, 4, 300), (False, 100, 1, 8000), (False, 1, 1, 1_000_000),
     ],  # fmt: skip
     largest={300: 100_000, 8000: 20_000, 1_000_000: 200},
@@ -82,7 +82,7 @@ FULL = Form(
     topics={"outbox": [1, 10, 1000], "handwritten": [1, 10, 1000], "pgmq": [1, 10, 1000]},
     growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
     pipe_rate=1000,
-    pipe_seconds=10,
+    pipe_seconds=8,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )
