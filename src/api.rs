@@ -5,12 +5,12 @@
 //! Every error is an ErrorReport, by value: the only type in which pgrx keeps a SQLSTATE.
 #![allow(clippy::result_large_err)]
 
-use crate::store::rows::{Caller, ClaimedRows};
+use crate::store::rows::{AnswerRows, Caller, ClaimedRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
 use crate::{append, claim, dead_letter, inbox, purge, settle};
 use pgrx::Uuid;
-use pgrx::iter::{SetOfIterator, TableIterator};
+use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -63,12 +63,12 @@ fn complete(token: Option<Uuid>) -> Result<bool, ErrorReport> {
 }
 
 #[pg_extern(sql = false)]
-fn complete_batch(
+fn complete_batch<'fcx>(
     tokens: Option<UuidArray>,
-) -> Result<TableIterator<'static, (name!(token, Uuid), name!(completed, bool))>, ErrorReport> {
+    caller: Caller<'fcx>,
+) -> Result<AnswerRows<'fcx>, ErrorReport> {
     writing(c"outbox.complete_batch()");
-    let answers = settle::complete_batch(tokens)?;
-    Ok(TableIterator::new(answers.into_iter().map(|(token, completed)| (sql_uuid(token), completed))))
+    Ok(settle::complete_batch(tokens, caller)?)
 }
 
 #[pg_extern(sql = false)]
