@@ -19,6 +19,7 @@ class Form:
     growth: dict  # system: {state: [rows]}
     pipe_rate: int
     pipe_seconds: int
+    pipe_rounds: int
     held: dict  # what is held: {system: seconds}
     bucket: float  # held: seconds per point
 
@@ -37,7 +38,7 @@ SHORT = Form(
     large={},
     batch_sync=[False],
     deliver=[(False, 100, 1, 300), (False, 1, 1, 300)],
-    largest={300: 100_000},
+    largest={300: 50_000},
     cost={300: 10_000},
     cost_rounds=1,
     topics={"outbox": [1, 1000]},
@@ -48,9 +49,10 @@ SHORT = Form(
     },
     pipe_rate=500,
     pipe_seconds=2,
+    pipe_rounds=1,
     held={
-        "snapshot": {"outbox": 30, "handwritten": 12, "pgmq": 12},
-        "idle writer": {"outbox": 12},
+        "snapshot": {"outbox": 24, "handwritten": 9, "pgmq": 9},
+        "idle writer": {"outbox": 9},
     },
     bucket=3,
 )
@@ -83,6 +85,7 @@ FULL = Form(
     growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
     pipe_rate=1000,
     pipe_seconds=8,
+    pipe_rounds=3,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )

@@ -29,7 +29,8 @@ def run(arena, database, script, clients=1, seconds=None, transactions=None, syn
     """Run a script for that long, or that many times per client."""
     large = {name: value for name, value in (variables or {}).items() if len(value) > LARGEST}
     for name, value in large.items():
-        script = script.replace(f":{name}", f"'{value}'")
+        literal = f"'{value}'"
+        script = re.sub(rf"(?<!:):{name}\b", lambda _, literal=literal: literal, script)
     command = [arena.server.bin("pgbench"), "--no-vacuum", f"--client={clients}"]
     command += [f"--protocol={'simple' if large else 'prepared'}"]
     command += [f"--jobs={min(clients, 2)}"]
