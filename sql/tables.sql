@@ -83,6 +83,7 @@ CREATE TABLE outbox.topic (
     lease_seconds pg_catalog.int4,
     batch_size pg_catalog.int4,
     retention_days pg_catalog.int4,
+    block_on_dead pg_catalog.bool,
     CONSTRAINT topic_pkey PRIMARY KEY (topic)
 );
 

@@ -102,7 +102,7 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         expiry: floor::NEVER,
         rows,
     };
-    let mut due = due(claim.topic, now, batch_size, &batch, &waiting)?;
+    let mut due = due(claim.topic, now, batch_size, &mut batch, &waiting)?;
     let reach = batch.fill(&mut due, &ready)?;
     let expiry = batch.expiry;
     ready.finish(Seen { reach, expiry });
@@ -139,7 +139,7 @@ fn due(
     topic: Option<Text<'_>>,
     now: Time,
     batch_size: usize,
-    batch: &Batch<'_, '_, '_>,
+    batch: &mut Batch<'_, '_, '_>,
     waiting: &Looking,
 ) -> Result<Due, Error> {
     let mut due = Due { messages: VecDeque::new(), left: None };
@@ -147,6 +147,9 @@ fn due(
     let mut walk = Walk::begin(waiting);
     while let Some(found) = scan.next() {
         server::check_for_interrupts();
+        if batch.rules.of(found.row.topic)?.paused {
+            continue;
+        }
         walk.end();
         let at = found.row.available_at.unwrap_or(now);
         if due.messages.len() == batch_size + DUE_BESIDES {
@@ -244,7 +247,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
         let mut row: Delivery<'_> = row;
         let topic = self.rules.of(row.topic)?;
         if topic.paused {
-            return Ok(Met::Held);
+            return Ok(Met::Passed); // until `resume` says otherwise
         }
         if row.attempts >= settings::max_attempts(&topic) {
             if self.deaths < DEATHS_AT_MOST {
