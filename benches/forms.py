@@ -79,7 +79,7 @@ FULL = Form(
         (True, 100, 1, 300), (True, 1, 4, 300), (False, 100, 1, 8000), (False, 1, 1, 1_000_000),
     ],  # fmt: skip
     largest={300: 100_000, 8000: 20_000, 1_000_000: 200},
-    cost={300: 50_000, 8000: 10_000},
+    cost={300: 30_000, 8000: 10_000},
     cost_rounds=2,
     topics={"outbox": [1, 10, 1000], "handwritten": [1, 10, 1000], "pgmq": [1, 10, 1000]},
     growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
