@@ -19,6 +19,7 @@ class Form:
     growth: dict  # system: {state: [rows]}
     pipe_rate: int
     pipe_seconds: int
+    pipe_rounds: int
     held: dict  # what is held: {system: seconds}
     bucket: float  # held: seconds per point
 
@@ -37,7 +38,7 @@ SHORT = Form(
     large={},
     batch_sync=[False],
     deliver=[(False, 100, 1, 300), (False, 1, 1, 300)],
-    largest={300: 100_000},
+    largest={300: 50_000},
     cost={300: 10_000},
     cost_rounds=1,
     topics={"outbox": [1, 1000]},
@@ -48,9 +49,10 @@ SHORT = Form(
     },
     pipe_rate=500,
     pipe_seconds=2,
+    pipe_rounds=1,
     held={
-        "snapshot": {"outbox": 30, "handwritten": 12, "pgmq": 12},
-        "idle writer": {"outbox": 12},
+        "snapshot": {"outbox": 24, "handwritten": 9, "pgmq": 9},
+        "idle writer": {"outbox": 9},
     },
     bucket=3,
 )
@@ -73,16 +75,17 @@ FULL = Form(
     large={8000: [1, 4], 1_000_000: [1]},
     batch_sync=[True, False],
     deliver=[
-        (False, 100, 1, 300), (False, 100, 4, 300), (False, 10, 1, 300), (False, 1, 1, 300), (False, 1, 4, 300),
+        (False, 100, 1, 300), (False, 100, 4, 300), (False, 10, 1, 300), (False, 1, 1, 300),
         (True, 100, 1, 300), (True, 1, 4, 300), (False, 100, 1, 8000), (False, 1, 1, 1_000_000),
     ],  # fmt: skip
     largest={300: 100_000, 8000: 20_000, 1_000_000: 200},
-    cost={300: 50_000, 8000: 10_000},
+    cost={300: 30_000, 8000: 10_000},
     cost_rounds=2,
     topics={"outbox": [1, 10, 1000], "handwritten": [1, 10, 1000], "pgmq": [1, 10, 1000]},
     growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
     pipe_rate=1000,
-    pipe_seconds=10,
+    pipe_seconds=8,
+    pipe_rounds=3,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from arena import Meter
 
 
-LARGEST = 100_000  # Linux allows 128 kB
+LARGEST = 100_000  # bytes; Linux allows 128 kB
+PATIENCE = 300  # seconds; what takes longer has failed
 
 
 @dataclass
@@ -28,7 +29,8 @@ def run(arena, database, script, clients=1, seconds=None, transactions=None, syn
     """Run a script for that long, or that many times per client."""
     large = {name: value for name, value in (variables or {}).items() if len(value) > LARGEST}
     for name, value in large.items():
-        script = script.replace(f":{name}", f"'{value}'")
+        literal = f"'{value}'"
+        script = re.sub(rf"(?<!:):{name}\b", lambda _, literal=literal: literal, script)
     command = [arena.server.bin("pgbench"), "--no-vacuum", f"--client={clients}"]
     command += [f"--protocol={'simple' if large else 'prepared'}"]
     command += [f"--jobs={min(clients, 2)}"]
@@ -41,7 +43,7 @@ def run(arena, database, script, clients=1, seconds=None, transactions=None, syn
         file.flush()
         with Meter(arena) as meter:
             done = subprocess.run(
-                [*command, f"--file={file.name}", database], env=environment, capture_output=True, text=True
+                [*command, f"--file={file.name}", database], env=environment, capture_output=True, text=True, timeout=PATIENCE
             )
     if done.returncode != 0:
         raise RuntimeError(f"pgbench failed in {database}\n{script[:500]}\n{done.stderr[-1000:]}")

@@ -89,30 +89,35 @@ def bars_as_text(samples):
 
 
 def better(facts, samples):
-    """Every case in which a peer's median is better than ours by more than 5 %, and how many times."""
-    lines = ["## Where a peer is better", ""]
+    """By part and peer: where its median is better than ours by more than 5 %, how many times, and in how many cases."""
+    lines = ["## Where a peer is better", "", "By more than 5 % in the median, how many times, and in how many of the cases measured with both.", ""]
     for name, module in PARTS.items():
-        for case in samples.distinct("case", workload=name):
-            peers = [s for s in samples.distinct("system", workload=name, case=case) if s != "outbox"]
-            if name == "cost" and case != "append":
-                peers = [s for s in peers if s != "plain"]  # it delivers nothing
-            found = [(facts["systems"][peer]["title"], list(better_in(samples, name, case, peer))) for peer in peers]
-            text = "; ".join(f"{title} in {', '.join(metrics)}" for title, metrics in found if metrics)
-            if text:
-                lines.append(f"- {module.TITLE}, {case}: {text}.")
-    if len(lines) == 2:
-        lines.append("In no case of this run.")
+        for peer in samples.distinct("system", workload=name):
+            found = [text for metric in METRICS if (text := better_in(samples, name, metric, peer))]
+            if peer != "outbox" and found:
+                lines.append(f"- {module.TITLE}: **{facts['systems'][peer]['title']}** in {'; '.join(found)}.")
+    if len(lines) == 4:
+        lines.append("Nowhere in this run.")
     return "\n".join(lines) + "\n"
 
 
-def better_in(samples, name, case, peer):
-    for metric, (title, _, _, more) in METRICS.items():
+def better_in(samples, name, metric, peer):
+    title, _, _, more = METRICS[metric]
+    factors = {}
+    for case in samples.distinct("case", workload=name, system=peer):
+        if peer == "plain" and case.startswith(cost.LIFE):
+            continue  # it delivers nothing
         ours = spread(samples.values(metric, workload=name, case=case, system="outbox"))
         theirs = spread(samples.values(metric, workload=name, case=case, system=peer))
         if ours and theirs and ours[0] and theirs[0]:
-            factor = theirs[0] / ours[0] if more else ours[0] / theirs[0]
-            if factor > 1.05:
-                yield f"{title} ({factor:.2f}×)"
+            factors[case] = theirs[0] / ours[0] if more else ours[0] / theirs[0]
+    wins = {case: factor for case, factor in factors.items() if factor > 1.05}
+    if not wins:
+        return None
+    low, high = min(wins.values()), max(wins.values())
+    times = f"{high:.2f}×" if low == high else f"{low:.2f}–{high:.2f}×"
+    where = f", {next(iter(wins))}" if len(wins) == 1 else f", {len(wins)} of {len(factors)} cases"
+    return f"{title} ({times}{where if len(factors) > 1 else ''})"
 
 
 def doc(module):

@@ -19,7 +19,7 @@ import setup
 SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
-OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "purge"}
+OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "topic", "purge"}
 PURE = {"floor", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},

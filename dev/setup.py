@@ -377,7 +377,7 @@ def variables(pg):
 
 def fingerprint(pg):
     """Changes whenever what was prepared before may no longer be right."""
-    inputs = [pg, pinned_pgrx(), sys.executable, sys.version, os.environ.get("CC")]
+    inputs = [pg, str(area()), pinned_pgrx(), sys.executable, sys.version, os.environ.get("CC")]
     inputs += [Path(__file__).read_text(), REQUIREMENTS.read_text()]
     return hashlib.sha256(repr(inputs).encode()).hexdigest()
 

@@ -109,6 +109,43 @@ AS 'MODULE_PATHNAME', 'retry_dead_wrapper';
 COMMENT ON FUNCTION outbox.retry_dead IS
 'Gives a dead message another life: ready, no attempts counted, its place in line kept. True if it was dead. Errors: 22004, 22023, 25006.';
 
+CREATE FUNCTION outbox.redrive (
+    topic pg_catalog.text,
+    type pg_catalog.text DEFAULT NULL,
+    max_messages pg_catalog.int4 DEFAULT NULL,
+    dry_run pg_catalog.bool DEFAULT false
+)
+RETURNS pg_catalog.int8
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'redrive_wrapper';
+
+COMMENT ON FUNCTION outbox.redrive IS
+'As outbox.retry_dead() for all dead messages of a topic, or those of one type, oldest first, at most max_messages; returns how many. dry_run only counts. Waits for a transaction that is changing one of them. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION outbox.pause (topic pg_catalog.text)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'pause_wrapper';
+
+COMMENT ON FUNCTION outbox.pause IS
+'Claims skip the topic from the next call on; appends go on, and leases can be answered. False if it was paused already. Errors: 22004, 22023, 25006, 40001.';
+
+CREATE FUNCTION outbox.resume (topic pg_catalog.text)
+RETURNS pg_catalog.bool
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'resume_wrapper';
+
+COMMENT ON FUNCTION outbox.resume IS
+'A paused topic can be claimed again. False if it was not paused. Errors: 22004, 22023, 25006, 40001.';
+
+CREATE FUNCTION outbox.set_topic (topic pg_catalog.text, settings pg_catalog.jsonb)
+RETURNS pg_catalog.void
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'set_topic_wrapper';
+
+COMMENT ON FUNCTION outbox.set_topic IS
+'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of outbox.… settings) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
+
 CREATE FUNCTION outbox.purge (max_messages pg_catalog.int4 DEFAULT 10000)
 RETURNS pg_catalog.int8
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp

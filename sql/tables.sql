@@ -24,7 +24,9 @@ CREATE TABLE outbox.envelope (
 -- place: r = in the ready index (ready or leased), w = waiting, k = parked behind an older message of its key,
 -- x = dead. "Leased" is no place of its own: a claim must change no column that an index or its predicate uses, or its update is not HOT. The fillfactor leaves each
 -- page room for a new version of every row, as a claim writes it: all claims HOT. What a claim leaves as it is stands
--- at the end, where WAL leaves it out.
+-- at the end, where WAL leaves it out. Vacuum gives no pages back: to do so it locks out everybody, here and on
+-- standbys, and the next backlog needs them again. Else autovacuum's defaults serve all three tables: at 4,000
+-- messages a second delivery stays at some 15 MB, and envelope and receipt change only when purge deletes.
 CREATE TABLE outbox.delivery (
     seq pg_catalog.int8 NOT NULL,
     lease pg_catalog.int8,
@@ -38,7 +40,7 @@ CREATE TABLE outbox.delivery (
     topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     key pg_catalog.text COLLATE pg_catalog."C",
     CONSTRAINT delivery_pkey PRIMARY KEY (seq)
-) WITH (fillfactor = 40);
+) WITH (fillfactor = 40, vacuum_truncate = off);
 
 CREATE INDEX delivery_ready ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char";

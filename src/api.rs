@@ -5,12 +5,12 @@
 //! Every error is an ErrorReport, by value: the only type in which pgrx keeps a SQLSTATE.
 #![allow(clippy::result_large_err)]
 
-use crate::store::rows::{Caller, ClaimedRows};
+use crate::store::rows::{AnswerRows, Caller, ClaimedRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
-use crate::{append, claim, dead_letter, inbox, purge, settle};
+use crate::{append, claim, dead_letter, inbox, purge, settle, topic};
 use pgrx::Uuid;
-use pgrx::iter::{SetOfIterator, TableIterator};
+use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -63,12 +63,12 @@ fn complete(token: Option<Uuid>) -> Result<bool, ErrorReport> {
 }
 
 #[pg_extern(sql = false)]
-fn complete_batch(
+fn complete_batch<'fcx>(
     tokens: Option<UuidArray>,
-) -> Result<TableIterator<'static, (name!(token, Uuid), name!(completed, bool))>, ErrorReport> {
+    caller: Caller<'fcx>,
+) -> Result<AnswerRows<'fcx>, ErrorReport> {
     writing(c"outbox.complete_batch()");
-    let answers = settle::complete_batch(tokens)?;
-    Ok(TableIterator::new(answers.into_iter().map(|(token, completed)| (sql_uuid(token), completed))))
+    Ok(settle::complete_batch(tokens, caller)?)
 }
 
 #[pg_extern(sql = false)]
@@ -109,6 +109,35 @@ fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<
 fn retry_dead(id: Option<Uuid>) -> Result<bool, ErrorReport> {
     writing(c"outbox.retry_dead()");
     Ok(dead_letter::retry_dead(id.map(uuid))?)
+}
+
+#[pg_extern(sql = false)]
+fn redrive(
+    topic: Option<Text<'_>>,
+    r#type: Option<Text<'_>>,
+    max_messages: Option<i32>,
+    dry_run: Option<bool>,
+) -> Result<i64, ErrorReport> {
+    writing(c"outbox.redrive()");
+    Ok(dead_letter::redrive(topic, r#type, max_messages, dry_run)?)
+}
+
+#[pg_extern(sql = false)]
+fn pause(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.pause()");
+    Ok(topic::pause(topic)?)
+}
+
+#[pg_extern(sql = false)]
+fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
+    writing(c"outbox.resume()");
+    Ok(topic::resume(topic)?)
+}
+
+#[pg_extern(sql = false)]
+fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
+    writing(c"outbox.set_topic()");
+    Ok(topic::set_topic(topic, settings)?)
 }
 
 #[pg_extern(sql = false)]

@@ -136,6 +136,8 @@ mod member {
     use super::*;
     use crate::store::json::Value;
 
+    const KNOWN: &str = "type, payload, id, available_at, key and headers";
+
     pub fn draft<'a>(element: &Value<'a>) -> Result<Draft<'a>, Error> {
         if element.is_null() {
             return Err(Fault::Null("the element").into());
@@ -152,7 +154,7 @@ mod member {
                 b"key" if given => draft.key = Some(text("key", &value)?),
                 b"headers" if given => draft.headers = Some(value.into_json()),
                 b"type" | b"id" | b"available_at" | b"key" | b"headers" => {}
-                unknown => return Err(Fault::unknown_key(letters(unknown)).into()),
+                unknown => return Err(Fault::unknown_key(letters(unknown), KNOWN).into()),
             }
         }
         Ok(draft)

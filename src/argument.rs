@@ -28,20 +28,23 @@ pub enum Fault {
     TooLarge(&'static str, usize, i32),
     NotAnObject(&'static str),
     NotAnArray(&'static str),
-    UnknownKey(String),
+    /// A key, and those that are known.
+    UnknownKey(String, &'static str),
     NotText(&'static str),
+    NotWhole(&'static str, i32, i32),
+    NotBoolean(&'static str),
     /// Not ISO 8601 with an offset.
     NotATime(&'static str),
 }
 
 impl Fault {
-    /// A key that `append_batch` does not know, shortened.
-    pub fn unknown_key(key: Letters<'_>) -> Fault {
+    /// A key of a JSON object that is none of `known`, shortened.
+    pub fn unknown_key(key: Letters<'_>, known: &'static str) -> Fault {
         let key: String = match key {
             Ok(text) => text.chars().take(64).collect(),
             Err(bytes) => bytes.escape_ascii().map(char::from).take(64).collect(),
         };
-        Fault::UnknownKey(key)
+        Fault::UnknownKey(key, known)
     }
 }
 
@@ -82,6 +85,18 @@ pub fn within(
         return Ok(value);
     }
     Err(Fault::OutOfRange(argument, value, *range.start(), *range.end()))
+}
+
+/// A whole number inside a range, from the digits of a JSON number.
+pub fn whole(
+    argument: &'static str,
+    digits: &[u8],
+    range: std::ops::RangeInclusive<i32>,
+) -> Result<i32, Fault> {
+    let text = std::str::from_utf8(digits).unwrap_or_default();
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let whole = whole.parse().ok().filter(|_| fraction.bytes().all(|digit| digit == b'0'));
+    whole.filter(|value| range.contains(value)).ok_or(Fault::NotWhole(argument, *range.start(), *range.end()))
 }
 
 /// A count of at least one.
@@ -143,7 +158,7 @@ mod tests {
         assert_eq!(name("topic", Err(b"\xc2\x85")), Ok(()));
         assert_eq!(name("topic", Err(b"\xe9\x07")), Err(Fault::Control("topic")));
         assert_eq!(name("topic", Err(b" ")), Err(Fault::Blank("topic")));
-        assert_eq!(Fault::unknown_key(Err(b"k\xe9")), Fault::UnknownKey("k\\xe9".into()));
+        assert_eq!(Fault::unknown_key(Err(b"k\xe9"), "a"), Fault::UnknownKey("k\\xe9".into(), "a"));
     }
 
     #[test]
@@ -156,6 +171,15 @@ mod tests {
             ["", "now", "infinity", "2000-01-01", "2000-01-01T00:00:00", "1735689600", "2000-13-01T00:00:00Z"]
         {
             assert_eq!(iso_time("t", bad.as_bytes()), Err(Fault::NotATime("t")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_of_json() {
+        assert_eq!(whole("n", b"1", 1..=50), Ok(1));
+        assert_eq!(whole("n", b"50.00", 1..=50), Ok(50));
+        for bad in ["0", "51", "-1", "1.5", "1.01", "2147483648", "1e1", "NaN", ""] {
+            assert_eq!(whole("n", bad.as_bytes(), 1..=50), Err(Fault::NotWhole("n", 1, 50)), "{bad}");
         }
     }
 

@@ -195,6 +195,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
         let mut walk = Walk::begin(waiting);
         while let Some(found) = scan.next() {
             server::check_for_interrupts();
+            if self.rules.of(found.row.topic)?.paused {
+                continue;
+            }
             walk.end();
             let at = found.row.available_at.unwrap_or(self.now);
             if self.aside.messages.len() == batch_size + DUE_BESIDES {
@@ -262,7 +265,10 @@ impl<'c, 's> Batch<'c, '_, 's> {
     /// Leases one message that nobody has leased and that is due, if it may be had and the batch is not full.
     fn meet(&mut self, id: RowId, row: Delivery<'_>, from: From, looking: &Looking) -> Result<Met, Error> {
         let topic = self.rules.of(row.topic)?;
-        if self.left == 0 || topic.paused {
+        if topic.paused {
+            return Ok(Met::Passed); // until `resume` says otherwise
+        }
+        if self.left == 0 {
             return self.leave(id, row.seq, from);
         }
         let mut leased: Delivery<'_> = row;

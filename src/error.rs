@@ -43,7 +43,7 @@ struct Report {
     code: Code,
     message: String,
     detail: Option<String>,
-    hint: Option<&'static str>,
+    hint: Option<String>,
 }
 
 impl Report {
@@ -67,8 +67,8 @@ impl Report {
         Report { detail: Some(detail), ..self }
     }
 
-    fn hint(self, hint: &'static str) -> Self {
-        Report { hint: Some(hint), ..self }
+    fn hint(self, hint: impl Into<String>) -> Self {
+        Report { hint: Some(hint.into()), ..self }
     }
 
     fn of(error: Error) -> Self {
@@ -129,9 +129,14 @@ impl Report {
                 ),
             Fault::NotAnObject(name) => Report::invalid(format!("{name} must be a JSON object")),
             Fault::NotAnArray(name) => Report::invalid(format!("{name} must be a JSON array")),
-            Fault::UnknownKey(key) => Report::invalid(format!("unknown key \"{key}\""))
-                .hint("The keys are type, payload, id, available_at, key and headers."),
+            Fault::UnknownKey(key, known) => {
+                Report::invalid(format!("unknown key \"{key}\"")).hint(format!("The keys are {known}."))
+            }
             Fault::NotText(name) => Report::invalid(format!("{name} must be a JSON string")),
+            Fault::NotWhole(name, least, most) => {
+                Report::invalid(format!("{name} must be a whole number between {least} and {most}"))
+            }
+            Fault::NotBoolean(name) => Report::invalid(format!("{name} must be true or false")),
             Fault::NotATime(name) => {
                 Report::invalid(format!("{name} must be an ISO 8601 time with an offset"))
                     .hint("Write it like 2030-01-31T08:00:00Z.")

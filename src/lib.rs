@@ -11,13 +11,13 @@
 //!    `fail` makes it wait for its next attempt, or dead after the last one; `abandon` makes it dead at once.
 //!    `release` gives it back uncounted; `extend` keeps it longer.
 //! 5. No answer by `leased_until`: it is ready again, or dead if that was the last attempt.
-//! 6. `retry_dead` gives a dead message another life. `consume_once` makes a second delivery harmless.
+//! 6. `retry_dead` and `redrive` give dead messages another life. `consume_once` makes a second delivery harmless.
 //! 7. `purge`, by hand or by the background worker, deletes what is over and past its retention.
 //!
 //! Messages of one key follow each other: `keys.rs` says how.
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys ->
+//! inbox, topic, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys ->
 //! store, error; settings -> store; store -> error and floor. The pure modules (argument, backoff, floor, receipt,
 //! token) use nothing of ours and no pgrx.
 
@@ -30,6 +30,7 @@ mod dead_letter;
 mod inbox;
 mod purge;
 mod settle;
+mod topic;
 
 mod keys;
 

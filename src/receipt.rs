@@ -50,7 +50,7 @@ mod tests {
         ) {
             let seqs: Vec<i64> = seqs.into_iter().collect();
             let groups: Vec<&[i64]> = groups(&seqs).collect();
-            prop_assert_eq!(groups.concat(), seqs);
+            prop_assert_eq!(&groups.concat(), &seqs);
             for group in &groups {
                 prop_assert!(group[group.len() - 1] - group[0] < SPAN);
             }

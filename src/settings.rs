@@ -23,6 +23,18 @@ static MAX_PAYLOAD_BYTES: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024 * 1
 static PURGE_INTERVAL_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(60);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
+/// What a setting may be that a topic can override.
+pub mod range {
+    use std::ops::RangeInclusive;
+
+    pub const BATCH_SIZE: RangeInclusive<i32> = 1..=500;
+    pub const LEASE_SECONDS: RangeInclusive<i32> = 10..=3600;
+    pub const MAX_ATTEMPTS: RangeInclusive<i32> = 1..=50;
+    pub const BACKOFF_SECONDS: RangeInclusive<i32> = 1..=3600;
+    pub const BACKOFF_MAX_SECONDS: RangeInclusive<i32> = 1..=86_400;
+    pub const RETENTION_DAYS: RangeInclusive<i32> = 1..=3650;
+}
+
 /// Messages per claim on `topic`.
 pub fn batch_size(topic: &TopicRow) -> i32 {
     topic.batch_size.unwrap_or_else(|| BATCH_SIZE.get())
@@ -92,7 +104,7 @@ pub fn register() {
         c"Messages that one claim leases at most.",
         c"Used by outbox.claim() when it is given no batch_size.",
         &BATCH_SIZE,
-        1..=500,
+        range::BATCH_SIZE,
         Userset,
     );
     int(
@@ -100,7 +112,7 @@ pub fn register() {
         c"Time that a worker has to answer for a message.",
         c"Used by outbox.claim() and outbox.extend() when they are given no lease_seconds.",
         &LEASE_SECONDS,
-        10..=3600,
+        range::LEASE_SECONDS,
         Userset,
     );
     int(
@@ -108,7 +120,7 @@ pub fn register() {
         c"Deliveries of a message before it is dead.",
         c"",
         &MAX_ATTEMPTS,
-        1..=50,
+        range::MAX_ATTEMPTS,
         Suset,
     );
     int(
@@ -116,7 +128,7 @@ pub fn register() {
         c"Delay after the first failed delivery; it doubles with every further one.",
         c"",
         &BACKOFF_SECONDS,
-        1..=3600,
+        range::BACKOFF_SECONDS,
         Suset,
     );
     int(
@@ -124,7 +136,7 @@ pub fn register() {
         c"Longest delay after a failed delivery.",
         c"",
         &BACKOFF_MAX_SECONDS,
-        1..=86_400,
+        range::BACKOFF_MAX_SECONDS,
         Suset,
     );
     int(
@@ -132,7 +144,7 @@ pub fn register() {
         c"Days for which delivered and dead messages are kept.",
         c"outbox.purge() deletes them afterwards; until then their ids are recognised as duplicates.",
         &RETENTION_DAYS,
-        1..=3650,
+        range::RETENTION_DAYS,
         Sighup,
     );
     int(

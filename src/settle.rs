@@ -8,6 +8,7 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys::{self, Ended};
 use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topics};
+use crate::store::rows::{AnswerRows, Caller};
 use crate::store::scan::{Lookup, TopicRules};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
@@ -25,14 +26,20 @@ pub fn complete(token: Option<Uuid>) -> Result<bool, Error> {
     Ok(complete_all(&[token])?[0])
 }
 
-/// Delivered, each token for itself: pairs of token and answer in input order. A repeated token is true once.
-pub fn complete_batch(tokens: Option<UuidArray>) -> Result<Vec<(Uuid, bool)>, Error> {
+/// Delivered, each token for itself: rows of token and answer in input order. A repeated token is true once.
+pub fn complete_batch<'fcx>(
+    tokens: Option<UuidArray>,
+    caller: Caller<'fcx>,
+) -> Result<AnswerRows<'fcx>, Error> {
     let tokens = argument::required("tokens", tokens)?;
     argument::array("tokens", tokens.dimensions, tokens.elements.len())?;
     let tokens: Option<Vec<Uuid>> = tokens.elements.into_iter().collect();
     let tokens = tokens.ok_or(Fault::NullElement("tokens"))?;
-    let answers = complete_all(&tokens)?;
-    Ok(tokens.into_iter().zip(answers).collect())
+    let mut rows = caller.answer_rows()?;
+    for (token, completed) in tokens.iter().zip(complete_all(&tokens)?) {
+        rows.push(*token, completed);
+    }
+    Ok(rows)
 }
 
 /// The message's new state, or None if the lease is not current.

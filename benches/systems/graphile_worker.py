@@ -1,5 +1,7 @@
 """graphile-worker: jobs are added by its SQL functions, and worked off by its own runtime in Node."""
 
+from math import gcd
+
 import pace
 import payload
 from systems.in_node import InNode
@@ -31,7 +33,7 @@ class GraphileWorker(InNode):
         self.node(arena, database, "migrate")
 
     def fill(self, count, size=300, topics=1):
-        batch = min(100, count)
+        batch = gcd(100, count)
         return f"""
             SELECT count(*) FROM (
                 SELECT graphile_worker.add_jobs(

@@ -46,7 +46,7 @@ class InNode(System):
     def node(self, arena, database, action, sync=True, **arguments):
         command = self.command(arena, database, action, sync, **arguments)
         with Meter(arena) as meter:
-            done = subprocess.run(**command, capture_output=True)
+            done = subprocess.run(**command, capture_output=True, timeout=pgbench.PATIENCE)
         if done.returncode != 0:
             raise RuntimeError(f"{self.driver} {action} failed\n{done.stderr[-1000:]}")
         said = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,7 @@
-"""outbox, through the functions of its contract. Only rows that are there before the measurement are filled in by SQL."""
+"""outbox, through the functions of its contract. Only rows that would take hours by calls are made by SQL."""
 
 import re
+from math import gcd
 
 import payload
 import setup
@@ -48,43 +49,48 @@ class Outbox(System):
         return "SELECT count(*) FROM outbox.complete_batch(:ids::uuid[]);\n"
 
     def fill(self, count, size=300, topics=1):
-        return ";\n".join(stored(count, size, topics))
+        if topics > 1:
+            name = f"{payload.NAME} || i % {topics}"
+            return f"""
+                SELECT count(outbox.append({name}, '{payload.TYPE}', $p${payload.one(size)}$p$))
+                  FROM generate_series(1, {count}) AS i"""
+        batch = gcd(100, count) if size < 100_000 else 1
+        return f"""
+            SELECT count(*) FROM (
+                SELECT outbox.append_batch({payload.NAME}, messages)
+                  FROM (SELECT jsonb_agg(jsonb_build_object('type', '{payload.TYPE}', 'payload', $p${payload.one(size)}$p$::jsonb))
+                          FROM generate_series(1, {batch})) AS m (messages),
+                       generate_series(1, {count // batch})) AS appended"""
 
     def state(self, name, count):
-        return stored(count, state=name)
+        """The rows that append_batch of 100, and what came after, left; of ten million, sooner than by calls."""
+        calls = count // 100
+        numbered = f"""
+            (SELECT i, (last_value - {calls} + i / 100) * 1024 + i % 100 AS seq
+               FROM (SELECT last_value, generate_series(0, {count - 1}) AS i FROM outbox.arrival) AS _) AS numbered"""
+        yield f"SELECT setval('outbox.arrival', nextval('outbox.arrival') + {calls})"
+        yield f"""
+            INSERT INTO outbox.envelope (seq, id, occurred_at, available_at, topic, type, payload)
+            SELECT seq, ('01900000-0000-7000-8000-' || lpad(to_hex(seq), 12, '0'))::uuid, clock_timestamp(),
+                   {"'2100-01-01'" if name == "delayed" else "NULL"}, {payload.NAME}, '{payload.TYPE}', $p${payload.one()}$p$
+              FROM {numbered}"""
+        if name == "retained":
+            yield f"""
+                INSERT INTO outbox.receipt (first, last, delivered_at, attempts, lease_owner)
+                SELECT min(seq), max(seq), clock_timestamp(), 1, 'worker' FROM {numbered} GROUP BY i / 100"""
+        else:
+            yield f"""
+                INSERT INTO outbox.delivery (seq, topic, place, attempts, lease, lease_owner, leased_until, available_at)
+                SELECT seq, {payload.NAME}, {DELIVERIES[name]} FROM {numbered}"""
 
 
 # What the columns of a delivery have in each state: place, attempts, lease, lease_owner, leased_until, available_at.
 DELIVERIES = {
-    "backlog": "'r', 0, 0, NULL, NULL, NULL",
-    "delayed": "'w', 0, 0, NULL, NULL, '2100-01-01'",
+    "backlog": "'r', 0, NULL, NULL, NULL, NULL",
+    "delayed": "'w', 0, NULL, NULL, NULL, '2100-01-01'",
     "leased": "'r', 1, 4711, 'worker', '2100-01-01', NULL",
     "expired": "'r', 1, 4711, 'worker', clock_timestamp() - interval '1 second', NULL",
 }
-
-
-def stored(count, size=300, topics=1, state="backlog"):
-    """The rows that append_batch of 100 leaves, or append with several topics; of ten million, sooner than by calls."""
-    group = 100 if topics == 1 else 1
-    calls = -(-count // group)
-    topic = payload.NAME if topics == 1 else f"{payload.NAME} || i % {topics}"
-    numbered = f"""
-        (SELECT i, (last_value - {calls} + i / {group}) * 1024 + i % {group} AS seq
-           FROM (SELECT last_value, generate_series(0, {count - 1}) AS i FROM outbox.arrival) AS _) AS numbered"""
-    yield f"SELECT setval('outbox.arrival', nextval('outbox.arrival') + {calls})"
-    yield f"""
-        INSERT INTO outbox.envelope (seq, id, occurred_at, available_at, topic, type, payload)
-        SELECT seq, ('01900000-0000-7000-8000-' || lpad(to_hex(seq), 12, '0'))::uuid, clock_timestamp(),
-               {"'2100-01-01'" if state == "delayed" else "NULL"}, {topic}, '{payload.TYPE}', $p${payload.one(size)}$p$
-          FROM {numbered}"""
-    if state == "retained":
-        yield f"""
-            INSERT INTO outbox.receipt (first, last, delivered_at, attempts, lease_owner)
-            SELECT min(seq), max(seq), clock_timestamp(), 1, 'worker' FROM {numbered} GROUP BY i / {group}"""
-    else:
-        yield f"""
-            INSERT INTO outbox.delivery (seq, topic, place, attempts, lease, lease_owner, leased_until, available_at)
-            SELECT seq, {topic}, {DELIVERIES[state]} FROM {numbered}"""
 
 
 def version():

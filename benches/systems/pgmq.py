@@ -1,5 +1,7 @@
 """PGMQ, through its SQL functions: read and archive, which keeps history, or read and delete, which does not."""
 
+from math import gcd
+
 import payload
 import peers
 from systems.system import System
@@ -71,7 +73,7 @@ class Pgmq(System):
 
 
 def sent(queue, count, size):
-    batch = min(100, count)
+    batch = gcd(100, count)
     return f"""
         SELECT count(*) FROM (
             SELECT pgmq.send_batch('{queue}', messages)

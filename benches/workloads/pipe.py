@@ -9,7 +9,7 @@ TITLE = "The whole pipe"
 def run(bench):
     form = bench.form
     case = f"{form.pipe_rate:,} messages per second offered"
-    for round, system in bench.turns(lambda s: s.pipe_append):
+    for round, system in bench.turns(lambda s: s.pipe_append, form.pipe_rounds):
         with bench.attempt(system):
             bench.empty(system)
             load = pace.Load(form.pipe_rate, form.pipe_seconds, 1)

@@ -1,9 +1,10 @@
-//! jsonb without parsing it into anything of ours: sizes, shapes, and the members of `append_batch`'s objects.
+//! jsonb without parsing it into anything of ours: sizes, shapes, elements and members.
 //!
 //! Values are cut out of the binary form as they are, so depth, number range and precision are PostgreSQL's own.
 
 use super::value::{Column, Json};
 use pgrx::pg_sys;
+use std::ffi::CStr;
 use std::marker::PhantomData;
 
 impl<'a> Json<'a> {
@@ -30,6 +31,12 @@ impl<'a> Json<'a> {
             let count = if array { value.val.array.nElems as usize } else { 0 };
             array.then_some(Elements { iterator, count, json: PhantomData })
         }
+    }
+
+    /// The members of a JSON object, or None for any other value.
+    pub fn members(self) -> Option<Members<'a>> {
+        // SAFETY: the container is part of the detoasted value, which lives in the current memory context.
+        unsafe { members(self.root()) }
     }
 
     fn root(self) -> *mut pg_sys::JsonbContainer {
@@ -76,6 +83,28 @@ impl<'a> Value<'a> {
         (self.0.type_ == pg_sys::jbvType::jbvString).then(|| unsafe { string(&self.0) })
     }
 
+    /// The digits of a JSON number, as PostgreSQL writes them.
+    pub fn number(&self) -> Option<&'a [u8]> {
+        if self.0.type_ != pg_sys::jbvType::jbvNumeric {
+            return None;
+        }
+        // SAFETY: the type says that the union holds a numeric; numeric_out makes a C string of it, which lives in the
+        // current memory context.
+        unsafe {
+            let numeric = pg_sys::Datum::from(self.0.val.numeric);
+            let digits = pgrx::direct_function_call_as_datum(pg_sys::numeric_out, &[Some(numeric)]);
+            digits.map(|digits| CStr::from_ptr(digits.cast_mut_ptr()).to_bytes())
+        }
+    }
+
+    pub fn boolean(&self) -> Option<bool> {
+        if self.0.type_ != pg_sys::jbvType::jbvBool {
+            return None;
+        }
+        // SAFETY: the type says that the union holds a boolean.
+        Some(unsafe { self.0.val.boolean })
+    }
+
     /// The value as a jsonb of its own, in the current memory context.
     pub fn into_json(mut self) -> Json<'static> {
         // SAFETY: JsonbValueToJsonb copies the value into a new, non-null jsonb.
@@ -88,13 +117,7 @@ impl<'a> Value<'a> {
             return None;
         }
         // SAFETY: the type says that the union holds a container, which lives as long as the document.
-        unsafe {
-            let mut iterator = pg_sys::JsonbIteratorInit(self.0.val.binary.data);
-            let mut value = pg_sys::JsonbValue::default();
-            let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true);
-            let object = token == pg_sys::JsonbIteratorToken::WJB_BEGIN_OBJECT;
-            object.then_some(Members { iterator, json: PhantomData })
-        }
+        unsafe { members(self.0.val.binary.data) }
     }
 }
 
@@ -126,4 +149,17 @@ impl<'a> Iterator for Members<'a> {
 unsafe fn string<'a>(value: &pg_sys::JsonbValue) -> &'a [u8] {
     // SAFETY: by the contract above.
     unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
+}
+
+/// # Safety
+/// `container` is one that lives for 'a.
+unsafe fn members<'a>(container: *mut pg_sys::JsonbContainer) -> Option<Members<'a>> {
+    // SAFETY: by the contract above; the iterator has just begun.
+    unsafe {
+        let mut iterator = pg_sys::JsonbIteratorInit(container);
+        let mut value = pg_sys::JsonbValue::default();
+        let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true);
+        let object = token == pg_sys::JsonbIteratorToken::WJB_BEGIN_OBJECT;
+        object.then_some(Members { iterator, json: PhantomData })
+    }
 }

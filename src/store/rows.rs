@@ -1,4 +1,4 @@
-//! The rows that `claim` returns: written straight into a tuplestore, payloads untouched.
+//! The sets that functions return: written straight into a tuplestore, payloads untouched.
 //!
 //! All rows are there before the function returns, so a LIMIT on the call cannot leave a message leased and unseen.
 
@@ -15,27 +15,56 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use std::marker::PhantomData;
 use uuid::Uuid;
 
-/// Columns of `outbox.claimed`.
-const WIDTH: usize = 10;
-
 /// Where a set-returning function's caller wants its rows: an argument that SQL does not see.
 pub struct Caller<'fcx>(pg_sys::FunctionCallInfo, PhantomData<&'fcx ()>);
 
 /// `SETOF outbox.claimed` in the making.
 pub struct ClaimedRows<'fcx> {
+    rows: Rows<'fcx>,
+    count: usize,
+}
+
+/// `TABLE (token uuid, completed boolean)` in the making.
+pub struct AnswerRows<'fcx>(Rows<'fcx>);
+
+/// A set in the making.
+struct Rows<'fcx> {
     store: *mut pg_sys::Tuplestorestate,
     shape: pg_sys::TupleDesc,
-    count: usize,
     caller: PhantomData<&'fcx ()>,
 }
 
 impl<'fcx> Caller<'fcx> {
-    /// Starts the result.
+    /// Starts the result of `claim`.
     ///
     /// # Errors
     /// [`Error::NoSet`] where no set can be taken, [`Error::Version`] see [`catalog::oid`].
     pub fn claimed_rows(self) -> Result<ClaimedRows<'fcx>, Error> {
         let claimed = catalog::oid(Object::Claimed)?;
+        // SAFETY: the row type of a relation that exists.
+        let rows = self
+            .rows(|_| unsafe { pg_sys::lookup_rowtype_tupdesc_copy(pg_sys::get_rel_type_id(claimed), -1) })?;
+        Ok(ClaimedRows { rows, count: 0 })
+    }
+
+    /// Starts the result of `complete_batch`.
+    ///
+    /// # Errors
+    /// [`Error::NoSet`] where no set can be taken.
+    pub fn answer_rows(self) -> Result<AnswerRows<'fcx>, Error> {
+        let rows = self.rows(|call| {
+            let mut shape = std::ptr::null_mut();
+            // SAFETY: the function is declared to return a TABLE, whose shape this finds.
+            unsafe { pg_sys::get_call_result_type(call, std::ptr::null_mut(), &mut shape) };
+            shape
+        })?;
+        Ok(AnswerRows(rows))
+    }
+
+    fn rows(
+        self,
+        shape: impl FnOnce(pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc,
+    ) -> Result<Rows<'fcx>, Error> {
         // SAFETY: the caller's ReturnSetInfo lives as long as the call; shape and store live in its query context.
         unsafe {
             let info: *mut pg_sys::ReturnSetInfo = (*self.0).resultinfo.cast();
@@ -46,7 +75,7 @@ impl<'fcx> Caller<'fcx> {
                 return Err(Error::NoSet);
             }
             let context = pg_sys::MemoryContextSwitchTo((*(*info).econtext).ecxt_per_query_memory);
-            let shape = pg_sys::lookup_rowtype_tupdesc_copy(pg_sys::get_rel_type_id(claimed), -1);
+            let shape = shape(self.0);
             let random =
                 (*info).allowedModes as u32 & pg_sys::SetFunctionReturnMode::SFRM_Materialize_Random != 0;
             let store = pg_sys::tuplestore_begin_heap(random, false, pg_sys::work_mem);
@@ -54,7 +83,20 @@ impl<'fcx> Caller<'fcx> {
             (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
             (*info).setResult = store;
             (*info).setDesc = shape;
-            Ok(ClaimedRows { store, shape, count: 0, caller: PhantomData })
+            Ok(Rows { store, shape, caller: PhantomData })
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// Adds a row; `fields` are as many as the shape's columns, and of their types.
+    fn push<const WIDTH: usize>(&mut self, fields: [Option<pg_sys::Datum>; WIDTH]) {
+        let mut nulls = fields.map(|field| field.is_none());
+        let mut values = fields.map(|field| field.unwrap_or(pg_sys::Datum::null()));
+        // SAFETY: the values are of the row's columns in order; tuplestore_putvalues copies them.
+        unsafe {
+            debug_assert_eq!((*self.shape).natts as usize, WIDTH);
+            pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr());
         }
     }
 }
@@ -66,8 +108,7 @@ impl ClaimedRows<'_> {
 
     /// Adds a message. A payload out of line stays so: the tuplestore holds the reference.
     pub fn push(&mut self, message: &Envelope<'_>, token: Uuid, attempts: i16, leased_until: Time) {
-        let attempts = i32::from(attempts);
-        let fields: [Option<pg_sys::Datum>; WIDTH] = [
+        self.rows.push([
             Some(message.id.datum()),
             Some(token.datum()),
             Some(message.topic.datum()),
@@ -76,16 +117,16 @@ impl ClaimedRows<'_> {
             Some(message.occurred_at.datum()),
             message.key.map(|key| key.datum()),
             message.headers.map(|headers| headers.datum()),
-            Some(attempts.datum()),
+            Some(i32::from(attempts).datum()),
             Some(leased_until.datum()),
-        ];
-        let mut nulls = fields.map(|field| field.is_none());
-        let mut values = fields.map(|field| field.unwrap_or(pg_sys::Datum::from(0)));
-        // SAFETY: the values are of the row type's columns in order; tuplestore_putvalues copies them.
-        unsafe {
-            pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr());
-        }
+        ]);
         self.count += 1;
+    }
+}
+
+impl AnswerRows<'_> {
+    pub fn push(&mut self, token: Uuid, completed: bool) {
+        self.0.push([Some(token.datum()), Some(completed.datum())]);
     }
 }
 
@@ -109,18 +150,26 @@ unsafe impl SqlTranslatable for Caller<'_> {
     const RETURN_SQL: Result<ReturnsRef, ReturnsError> = Err(ReturnsError::Datum);
 }
 
-// SAFETY: in materialize mode the rows are in the ReturnSetInfo and the datum is ignored.
-unsafe impl BoxRet for ClaimedRows<'_> {
-    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
-        fcinfo.return_null()
-    }
+/// A function's result that is already with its caller, declared in SQL as `$sql`.
+macro_rules! delivered {
+    ($type:ident, $sql:literal) => {
+        // SAFETY: in materialize mode the rows are in the ReturnSetInfo and the datum is ignored.
+        unsafe impl BoxRet for $type<'_> {
+            unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+                fcinfo.return_null()
+            }
+        }
+
+        // SAFETY: `Caller` gives the store exactly the shape that the function declares.
+        unsafe impl SqlTranslatable for $type<'_> {
+            const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!($type<'_>);
+            const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
+            const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::Datum);
+            const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
+                Ok(ReturnsRef::One(SqlMappingRef::literal($sql)));
+        }
+    };
 }
 
-// SAFETY: `Caller::claimed_rows` gives the store exactly the shape of outbox.claimed.
-unsafe impl SqlTranslatable for ClaimedRows<'_> {
-    const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(ClaimedRows<'_>);
-    const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
-    const ARGUMENT_SQL: Result<SqlMappingRef, ArgumentError> = Err(ArgumentError::Datum);
-    const RETURN_SQL: Result<ReturnsRef, ReturnsError> =
-        Ok(ReturnsRef::One(SqlMappingRef::literal("SETOF outbox.claimed")));
-}
+delivered!(ClaimedRows, "SETOF outbox.claimed");
+delivered!(AnswerRows, "TABLE (token uuid, completed boolean)");

@@ -138,6 +138,13 @@ impl<'t> Scan<'t, Deliveries> {
         }
     }
 
+    /// Dead deliveries of `topic` in arrival order.
+    pub fn dead(table: &'t Table<Deliveries>, snapshot: &'t Latest, topic: Text<'_>) -> Result<Self, Error> {
+        let mut scan = Scan::open(table, Object::DeliveryDead, snapshot, 1)?;
+        scan.start([Key::text(1, &topic)]);
+        Ok(scan)
+    }
+
     /// Waiting deliveries of `topic`, or of any, that became due from `start` to `now`, the longest due first.
     pub fn due(
         table: &'t Table<Deliveries>,

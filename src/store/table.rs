@@ -10,7 +10,7 @@ use super::upkeep::Upkeep;
 use super::version::{self, IndexUpdate};
 use crate::error::Error;
 use pgrx::pg_sys;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::marker::PhantomData;
 
 /// Rows that one call of `heap_multi_insert` takes: enough to fill many pages, few enough to hold in memory.
@@ -49,6 +49,8 @@ pub struct Table<R> {
     catalog: Catalog,
     access: Access,
     slot: *mut pg_sys::TupleTableSlot,
+    /// Values and null flags of the row being formed, as many as the table has columns.
+    fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
     /// By shelf, and one for tables without.
     upkeep: [OnceCell<Upkeep>; Shelf::COUNT + 1],
     record: PhantomData<R>,
@@ -69,12 +71,15 @@ impl<R: Record> Table<R> {
         // SAFETY: opens and locks a relation; the slot is freed on drop, or by the abort.
         unsafe {
             let relation = pg_sys::table_open(oid, lock as i32);
-            let slot = pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsVirtual);
+            let slot =
+                pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
+            let width = (*(*relation).rd_att).natts as usize;
             Ok(Table {
                 relation,
                 catalog,
                 access,
                 slot,
+                fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
                 upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
                 record: PhantomData,
             })
@@ -175,7 +180,7 @@ impl<R: Write> Table<R> {
                     .map(|row| {
                         let slot = pg_sys::MakeSingleTupleTableSlot(
                             (*self.relation).rd_att,
-                            &raw const pg_sys::TTSOpsVirtual,
+                            &raw const pg_sys::TTSOpsHeapTuple,
                         );
                         self.fill(slot, row);
                         slot
@@ -219,18 +224,19 @@ impl<R: Write> Table<R> {
         }
     }
 
+    /// Puts a row into a slot, as a tuple that is formed once: from a virtual slot everything would be copied twice.
+    ///
     /// # Safety
-    /// `slot` has this table's shape; what `row` points to lives until the slot is used.
+    /// `slot` has this table's shape and is for heap tuples.
     unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, row: &R::Row<'_>) {
-        // SAFETY: a virtual slot has one value and one null flag per column.
+        let mut fields = self.fields.borrow_mut();
+        let (values, nulls) = &mut *fields;
+        R::write(row, &mut FieldsMut { values, nulls, place: 0 });
+        // SAFETY: the record writes the table's columns in order, others are null; the slot frees the tuple.
         unsafe {
-            pg_sys::ExecClearTuple(slot);
-            let width = (*(*slot).tts_tupleDescriptor).natts as usize;
-            let values = std::slice::from_raw_parts_mut((*slot).tts_values, width);
-            let nulls = std::slice::from_raw_parts_mut((*slot).tts_isnull, width);
-            nulls.fill(true);
-            R::write(row, &mut FieldsMut { values, nulls, place: 0 });
-            pg_sys::ExecStoreVirtualTuple(slot);
+            let shape = (*self.relation).rd_att;
+            let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::ExecStoreHeapTuple(tuple, slot, true);
         }
     }
 }

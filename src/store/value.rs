@@ -1,7 +1,7 @@
 //! Values as the server holds them: passed through untouched, looked into only where a rule needs it.
 
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
-use pgrx::datum::{Datum, FromDatum};
+use pgrx::datum::{Datum, FromDatum, IntoDatum};
 use pgrx::nullable::Nullable;
 use pgrx::{impl_sql_translatable, pg_sys};
 use std::marker::PhantomData;
@@ -247,6 +247,24 @@ macro_rules! by_from_datum {
         }
     };
 }
+
+/// An argument of a statement that SPI runs.
+macro_rules! parameter {
+    ($type:ty, $oid:path) => {
+        impl IntoDatum for $type {
+            fn into_datum(self) -> Option<pg_sys::Datum> {
+                Some(self.datum())
+            }
+
+            fn type_oid() -> pg_sys::Oid {
+                $oid
+            }
+        }
+    };
+}
+
+parameter!(Text<'_>, pg_sys::TEXTOID);
+parameter!(Json<'_>, pg_sys::JSONBOID);
 
 argument!(Text<'fcx>);
 argument!(Json<'fcx>);

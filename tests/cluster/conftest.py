@@ -33,6 +33,10 @@ CALLS = {  # every function that writes, with arguments that pass its checks
     "release": (TOKEN,),
     "consume_once": ("c", TOKEN),
     "retry_dead": (TOKEN,),
+    "redrive": ("t",),
+    "pause": ("t",),
+    "resume": ("t",),
+    "set_topic": ("t", "{}"),
     "purge": (),
 }
 

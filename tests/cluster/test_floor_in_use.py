@@ -20,7 +20,7 @@ from server import Server
 
 CONF = {"max_prepared_transactions": 4, "autovacuum": False}
 TOPICS = ["orders", None]
-CHEAP, EXPENSIVE = 64, 300  # pages
+CHEAP, EXPENSIVE = 64, 120  # pages
 PATIENCE = 1.2  # seconds after which an open transaction holds no floor, and a little
 SHARED = Path(__file__).resolve().parents[2] / "src" / "store" / "cache.rs"
 SHARED_MEMORY = "SELECT count(*) FROM pg_shmem_allocations WHERE name = 'outbox'"

@@ -82,6 +82,12 @@ SELECT statement, pg_temp.try(statement) FROM unnest(ARRAY[
   $$SELECT outbox.consume_once(NULL, '00000000-0000-4000-8000-000000000001')$$,
   $$SELECT outbox.consume_once('c', NULL)$$,
   $$SELECT outbox.retry_dead(NULL)$$,
+  $$SELECT outbox.redrive(NULL)$$,
+  $$SELECT outbox.redrive('t', dry_run => NULL)$$,
+  $$SELECT outbox.pause(NULL)$$,
+  $$SELECT outbox.resume(NULL)$$,
+  $$SELECT outbox.set_topic(NULL, '{}')$$,
+  $$SELECT outbox.set_topic('t', NULL)$$,
   $$SELECT outbox.purge(NULL)$$]) AS statement;
 -- NULL where it means: the default.
 BEGIN;
@@ -104,6 +110,11 @@ CREATE TEMP TABLE name_of AS SELECT * FROM (VALUES
   ('key in batch', $$SELECT outbox.append_batch('t', jsonb_build_array(jsonb_build_object('payload', 1, 'type', 'e', 'key', %L::text)))$$),
   ('owner', $$SELECT * FROM outbox.claim(%L)$$),
   ('topic of claim', $$SELECT * FROM outbox.claim('w', %L)$$),
+  ('topic of redrive', $$SELECT outbox.redrive(%L)$$),
+  ('type of redrive', $$SELECT outbox.redrive('t', %L)$$),
+  ('topic of pause', $$SELECT outbox.pause(%L)$$),
+  ('topic of resume', $$SELECT outbox.resume(%L)$$),
+  ('topic of set_topic', $$SELECT outbox.set_topic(%L, '{"batch_size": 1}')$$),
   ('consumer', $$SELECT outbox.consume_once(%L, '00000000-0000-4000-8000-000000000001')$$)) AS v (argument, statement);
 BEGIN;
 SELECT n, value, regexp_replace(pg_temp.try(format(statement, name)), '(message 1: )?(topic|type|key|owner|consumer) ', '… ') AS result,
@@ -138,6 +149,8 @@ SELECT statement, pg_temp.try(statement) FROM unnest(ARRAY[
   $$SELECT outbox.extend('00000000-0000-4000-8000-000000000001', 1)$$,
   $$SELECT outbox.extend('00000000-0000-4000-8000-000000000001', 43200)$$,
   $$SELECT outbox.extend('00000000-0000-4000-8000-000000000001', 43201)$$,
+  $$SELECT outbox.redrive('t', max_messages => 0)$$,
+  $$SELECT outbox.redrive('t', max_messages => 1)$$,
   $$SELECT outbox.purge(-1)$$,
   $$SELECT outbox.purge(0)$$,
   $$SELECT outbox.purge(1)$$,
@@ -241,6 +254,11 @@ SELECT statement, pg_temp.try(statement) FROM unnest(ARRAY[
   $$SELECT outbox.release('00000000-0000-4000-8000-000000000001')$$,
   $$SELECT outbox.consume_once('c', '00000000-0000-4000-8000-000000000001')$$,
   $$SELECT outbox.retry_dead('00000000-0000-4000-8000-000000000001')$$,
+  $$SELECT outbox.redrive('t')$$,
+  $$SELECT outbox.redrive('t', dry_run => true)$$,
+  $$SELECT outbox.pause('t')$$,
+  $$SELECT outbox.resume('t')$$,
+  $$SELECT outbox.set_topic('t', '{}')$$,
   $$SELECT outbox.purge()$$,
   $$SELECT * FROM outbox.message$$]) AS statement;
 ROLLBACK;

@@ -23,6 +23,10 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('release', $$SELECT outbox.release(%L)$$),
   ('consume_once', $$SELECT outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001')$$),
   ('retry_dead', $$SELECT outbox.retry_dead(id) FROM dead$$),
+  ('redrive', $$SELECT outbox.redrive('privileges')$$),
+  ('pause', $$SELECT outbox.pause('other')$$),
+  ('resume', $$SELECT outbox.resume('other')$$),
+  ('set_topic', $$SELECT outbox.set_topic('other', '{"batch_size": 1}')$$),
   ('purge', $$SELECT outbox.purge()$$)) AS v (function, statement);
 GRANT SELECT ON call TO regress_outbox_role;
 -- No function is forgotten here.
