@@ -5,12 +5,12 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
-use crate::floor::{self, Seen};
+use crate::floor::{self, Cost, Seen};
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
 use crate::store::scan::{Lookup, Scan, TopicRules};
-use crate::store::server;
+use crate::store::server::{self, Meter};
 use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, RowId, Table, Wait};
@@ -102,11 +102,12 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         expiry: floor::NEVER,
         rows,
     };
-    let mut due = due(claim.topic, now, batch_size, &mut batch, &waiting)?;
+    let mut due = batch.due(&waiting)?;
     let reach = batch.fill(&mut due, &ready)?;
     let expiry = batch.expiry;
+    let left = due.end();
     ready.finish(Seen { reach, expiry });
-    waiting.finish(Seen { reach: due.reach(), expiry: floor::NEVER });
+    waiting.finish(Seen { reach: left, expiry: floor::NEVER });
     Ok(())
 }
 
@@ -116,51 +117,43 @@ struct Tables {
     topics: Table<Topics>,
 }
 
-/// Waiting messages that are due: numbers, oldest first, and when each was due.
-struct Due {
-    messages: VecDeque<(i64, Time)>,
-    /// Due times that must stay reachable.
+/// A waiting message that is due.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct DueMessage {
+    seq: i64,
+    at: Time,
+    /// Of the walk to it, if that is measured.
+    cost: Option<Cost>,
+}
+
+/// Waiting messages that are due, oldest first.
+struct Due<'l> {
+    messages: VecDeque<DueMessage>,
+    /// The longest due of those that must stay reachable.
     left: Option<Time>,
+    walk: Walk<'l>,
+    /// Of the walk to the longest due of those that are leased.
+    cost: Option<Cost>,
 }
 
-impl Due {
-    fn leave(&mut self, due: Time) {
-        self.left = Some(self.left.map_or(due, |left| left.min(due)));
+impl Due<'_> {
+    fn leave(&mut self, at: Time) {
+        self.left = self.left.into_iter().chain([at]).min();
     }
 
-    fn reach(&self) -> Option<i64> {
-        let unasked = self.messages.iter().map(|(_, due)| *due);
-        unasked.chain(self.left).min().map(|due| due.0)
+    fn lease(&mut self, cost: Option<Cost>) {
+        self.cost = self.cost.into_iter().chain(cost).min();
     }
-}
 
-/// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
-fn due(
-    topic: Option<Text<'_>>,
-    now: Time,
-    batch_size: usize,
-    batch: &mut Batch<'_, '_, '_>,
-    waiting: &Looking,
-) -> Result<Due, Error> {
-    let mut due = Due { messages: VecDeque::new(), left: None };
-    let mut scan = Scan::due(batch.deliveries, batch.snapshot, topic, Time(waiting.start()), now)?;
-    let mut walk = Walk::begin(waiting);
-    while let Some(found) = scan.next() {
-        server::check_for_interrupts();
-        if batch.rules.of(found.row.topic)?.paused {
-            continue;
+    /// The due time that must stay reachable. What nobody has asked for could have been leased.
+    fn end(mut self) -> Option<i64> {
+        for message in std::mem::take(&mut self.messages) {
+            self.leave(message.at);
+            self.lease(message.cost);
         }
-        walk.end();
-        let at = found.row.available_at.unwrap_or(now);
-        if due.messages.len() == batch_size + DUE_BESIDES {
-            due.leave(at);
-            break;
-        }
-        due.messages.push_back((found.row.seq, at));
+        self.walk.end_at(self.cost);
+        self.left.map(|at| at.0)
     }
-    walk.end();
-    due.messages.make_contiguous().sort_unstable();
-    Ok(due)
 }
 
 /// A batch being filled.
@@ -189,16 +182,37 @@ enum Met {
 }
 
 impl<'c, 's> Batch<'c, '_, 's> {
+    /// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
+    fn due<'l>(&mut self, waiting: &'l Looking) -> Result<Due<'l>, Error> {
+        let mut due = Due { messages: VecDeque::new(), left: None, walk: Walk::begin(waiting), cost: None };
+        let (topic, start) = (self.claim.topic, Time(waiting.start()));
+        let mut scan = Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?;
+        while let Some(found) = scan.next() {
+            server::check_for_interrupts();
+            if self.rules.of(found.row.topic)?.paused {
+                continue;
+            }
+            let at = found.row.available_at.unwrap_or(self.now);
+            if due.messages.len() == self.left + DUE_BESIDES {
+                due.leave(at);
+                break;
+            }
+            due.messages.push_back(DueMessage { seq: found.row.seq, at, cost: due.walk.cost() });
+        }
+        due.messages.make_contiguous().sort_unstable();
+        Ok(due)
+    }
+
     /// Leases what is ready and what is due, merged in arrival order. Returns the first number that must stay
     /// reachable, or None if the end was reached and nothing left.
-    fn fill(&mut self, due: &mut Due, ready: &Looking) -> Result<Option<i64>, Error> {
+    fn fill(&mut self, due: &mut Due<'_>, ready: &Looking) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
         let mut scan = Scan::in_order(self.deliveries, self.snapshot, self.claim.topic, ready.start())?;
         let mut walk = Walk::begin(ready);
         while self.left > 0 {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {
-                walk.end();
+                walk.end_at(None);
                 self.fill_from_due(due, i64::MAX, ready)?;
                 return Ok(reach);
             };
@@ -226,17 +240,19 @@ impl<'c, 's> Batch<'c, '_, 's> {
     }
 
     /// Leases due messages that arrived before number `before`.
-    fn fill_from_due(&mut self, due: &mut Due, before: i64, ready: &Looking) -> Result<(), Error> {
+    fn fill_from_due(&mut self, due: &mut Due<'_>, before: i64, ready: &Looking) -> Result<(), Error> {
         if due.messages.is_empty() {
             return Ok(());
         }
         let mut scan = Lookup::open(self.deliveries, self.snapshot)?;
         while self.left > 0 {
-            let Some(&(seq, at)) = due.messages.front().filter(|(seq, _)| *seq < before) else { break };
+            let Some(&message) = due.messages.front().filter(|message| message.seq < before) else { break };
             due.messages.pop_front();
-            let Some(found) = scan.find(seq) else { continue };
-            if let Met::Held = self.meet(found.id, found.row, ready)? {
-                due.leave(at);
+            let Some(found) = scan.find(message.seq) else { continue };
+            match self.meet(found.id, found.row, ready)? {
+                Met::Leased => due.lease(message.cost),
+                Met::Held => due.leave(message.at),
+                Met::Passed => {}
             }
         }
         Ok(())
@@ -247,7 +263,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
         let mut row: Delivery<'_> = row;
         let topic = self.rules.of(row.topic)?;
         if topic.paused {
-            return Ok(Met::Passed); // until `resume` says otherwise
+            return Ok(Met::Passed);
         }
         if row.attempts >= settings::max_attempts(&topic) {
             if self.deaths < DEATHS_AT_MOST {
@@ -283,28 +299,23 @@ impl<'c, 's> Batch<'c, '_, 's> {
 /// transaction holds is of none; it may stay there for long.
 struct Walk<'l> {
     looking: Option<&'l Looking>,
-    pages: i64,
-    began: Time,
+    meter: Meter,
 }
 
 impl<'l> Walk<'l> {
     fn begin(looking: &'l Looking) -> Walk<'l> {
-        let looking = looking.is_sweep().then_some(looking);
-        Walk { looking, pages: server::pages_touched(), began: server::clock() }
+        Walk { looking: looking.is_sweep().then_some(looking), meter: Meter::start() }
     }
 
-    /// Pages and microseconds until now, while that is of interest.
-    fn cost(&self) -> Option<(i64, i64)> {
-        self.looking.map(|_| (server::pages_touched() - self.pages, server::clock().0 - self.began.0))
+    /// Until now, while that is of interest.
+    fn cost(&self) -> Option<Cost> {
+        self.looking.map(|_| self.meter.read())
     }
 
-    fn end(&mut self) {
-        self.end_at(self.cost());
-    }
-
-    fn end_at(&mut self, cost: Option<(i64, i64)>) {
-        if let (Some(looking), Some((pages, micros))) = (self.looking.take(), cost) {
-            looking.walked(pages, micros);
+    /// The first message of use was met at this cost; none: only now.
+    fn end_at(&mut self, cost: Option<Cost>) {
+        if let Some(looking) = self.looking.take() {
+            looking.walked(cost.unwrap_or_else(|| self.meter.read()));
         }
     }
 }

@@ -16,7 +16,8 @@
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
 //! inbox, topic, purge), which never use each other; operations -> store, pure modules, settings, wake, error; settings ->
-//! store; store -> error and floor. The pure modules (argument, backoff, floor, receipt, token) use nothing of ours and no pgrx.
+//! store; store -> error, floor, places. The pure modules (argument, backoff, floor, places, receipt, token) use nothing
+//! of ours and no pgrx.
 
 mod api;
 mod worker;
@@ -37,6 +38,7 @@ mod wake;
 mod argument;
 mod backoff;
 mod floor;
+mod places;
 mod receipt;
 mod token;
 

@@ -3,7 +3,7 @@
 //! The table stays locked until the transaction ends, as after any SELECT (AccessShareLock), INSERT or UPDATE
 //! (RowExclusiveLock).
 
-use super::catalog::{self, Catalog, Object};
+use super::catalog::{self, Catalog};
 use super::record::{FieldsMut, Place, Record, Unique, Write};
 use super::snapshot::Latest;
 use super::upkeep::Upkeep;
@@ -259,16 +259,4 @@ impl<R> Drop for Table<R> {
             pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
         }
     }
-}
-
-/// The next value of the sequence that numbers arrivals.
-pub fn next_arrival() -> Result<i64, Error> {
-    let sequence = catalog::oid(Object::Arrival)?;
-    // Not among pgrx's bindings.
-    unsafe extern "C-unwind" {
-        fn nextval_internal(relation: pg_sys::Oid, check_permissions: bool) -> i64;
-    }
-    // SAFETY: the signature has been the same since PostgreSQL 10, and errors are caught at the boundary. EXECUTE on
-    // our function is the permission.
-    Ok(unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) })
 }
