@@ -20,7 +20,7 @@ SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
 OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "topic", "purge"}
-PURE = {"floor", "backoff", "receipt", "token", "argument"}
+PURE = {"floor", "places", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},
@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store"},
     "settings": {"store"},
-    "store": {"error", "floor"},
+    "store": {"error", "floor", "places"},
     "error": PURE,
     **{pure: set() for pure in PURE},
 }

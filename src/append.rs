@@ -7,13 +7,10 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes};
-use crate::store::table::{self, Access, Table};
+use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters, parse_uuid};
-use crate::store::{server, shared};
+use crate::store::{arrival, server, shared};
 use uuid::Uuid;
-
-/// Messages that one value of the arrival sequence numbers.
-const BLOCK: usize = 1024;
 
 /// A message as the caller gave it.
 #[derive(Default)]
@@ -89,10 +86,10 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
     let mut ids = Vec::with_capacity(messages.len());
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
     let now = server::clock();
-    for block in messages.chunks(BLOCK) {
+    for block in messages.chunks(arrival::BLOCK) {
         shared::about_to_number()?;
-        let first = table::next_arrival()? * BLOCK as i64;
-        shared::numbered(first, first + block.len() as i64 - 1);
+        let first = arrival::next_block()?;
+        shared::numbered(first);
         for (seq, message) in (first..).zip(block) {
             let Message { kind, payload, ref draft } = *message;
             let id = draft.id.unwrap_or_else(Uuid::now_v7);

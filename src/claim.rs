@@ -5,13 +5,13 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
-use crate::floor::{self, Seen};
+use crate::floor::{self, Cost, Seen};
 use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
 use crate::store::scan::{ById, Lookup, Scan, TopicRules};
-use crate::store::server;
+use crate::store::server::{self, Meter};
 use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, RowId, Table, Wait};
@@ -106,10 +106,11 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         expiry: floor::NEVER,
         rows,
     };
-    batch.find_due(batch_size, &waiting)?;
+    let mut walk = batch.find_due(&waiting)?;
     let reach = batch.fill(&ready)?;
     let expiry = batch.expiry;
     let left = batch.finish(reach)?;
+    walk.end_at(left.cost);
     ready.finish(Seen { reach: left.ready, expiry });
     waiting.finish(Seen { reach: left.due.map(|due| due.0), expiry: floor::NEVER });
     Ok(())
@@ -125,16 +126,18 @@ struct Tables {
 #[derive(Default)]
 struct Aside {
     messages: BTreeMap<i64, (RowId, From)>,
-    /// The earliest due time that must stay reachable.
+    /// The longest due of those that must stay reachable.
     left: Option<Time>,
+    /// Of the walk to the longest due of those that are leased.
+    cost: Option<Cost>,
 }
 
 /// How a claim has come upon a message.
 #[derive(Clone, Copy)]
 enum From {
     Ready,
-    /// Waiting, and due since then.
-    Due(Time),
+    /// Waiting, and due since then; and what the walk to it has cost, if that is measured.
+    Due(Time, Option<Cost>),
     /// Parked, or due, and the next of a key.
     Key,
     /// Its lease ends with that of an older message of its key. Locked.
@@ -142,8 +145,12 @@ enum From {
 }
 
 impl Aside {
-    fn leave(&mut self, due: Time) {
-        self.left = Some(self.left.map_or(due, |left| left.min(due)));
+    fn leave(&mut self, at: Time) {
+        self.left = self.left.into_iter().chain([at]).min();
+    }
+
+    fn lease(&mut self, cost: Option<Cost>) {
+        self.cost = self.cost.into_iter().chain(cost).min();
     }
 
     fn first_before(&mut self, seq: i64) -> Option<(i64, RowId, From)> {
@@ -153,10 +160,11 @@ impl Aside {
     }
 }
 
-/// What a claim leaves to be found: the first number, and the earliest due time.
+/// What a claim leaves to be found: the first number, and the earliest due time; and what the walk to it has cost.
 struct Left {
     ready: Option<i64>,
     due: Option<Time>,
+    cost: Option<Cost>,
 }
 
 /// A batch being filled.
@@ -189,25 +197,23 @@ enum Met {
 
 impl<'c, 's> Batch<'c, '_, 's> {
     /// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
-    fn find_due(&mut self, batch_size: usize, waiting: &Looking) -> Result<(), Error> {
+    fn find_due<'l>(&mut self, waiting: &'l Looking) -> Result<Walk<'l>, Error> {
+        let walk = Walk::begin(waiting);
         let (topic, start) = (self.claim.topic, Time(waiting.start()));
         let mut scan = Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?;
-        let mut walk = Walk::begin(waiting);
         while let Some(found) = scan.next() {
             server::check_for_interrupts();
             if self.rules.of(found.row.topic)?.paused {
                 continue;
             }
-            walk.end();
             let at = found.row.available_at.unwrap_or(self.now);
-            if self.aside.messages.len() == batch_size + DUE_BESIDES {
+            if self.aside.messages.len() == self.left + DUE_BESIDES {
                 self.aside.leave(at);
                 break;
             }
-            self.aside.messages.insert(found.row.seq, (found.id, From::Due(at)));
+            self.aside.messages.insert(found.row.seq, (found.id, From::Due(at, walk.cost())));
         }
-        walk.end();
-        Ok(())
+        Ok(walk)
     }
 
     /// Leases what is ready and what lies aside, merged in arrival order. Returns the first number that must stay
@@ -219,7 +225,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
         while self.left > 0 {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {
-                walk.end();
+                walk.end_at(None);
                 self.fill_from_aside(i64::MAX, ready)?;
                 return Ok(reach);
             };
@@ -255,8 +261,10 @@ impl<'c, 's> Batch<'c, '_, 's> {
         while self.left > 0 {
             let Some((_, id, from)) = self.aside.first_before(before) else { break };
             let Some(found) = rows.find(id) else { continue };
-            if let (Met::Held, From::Due(at)) = (self.meet(found.id, found.row, from, ready)?, from) {
-                self.aside.leave(at);
+            match (self.meet(found.id, found.row, from, ready)?, from) {
+                (Met::Leased, From::Due(_, cost)) => self.aside.lease(cost),
+                (Met::Held, From::Due(at, _)) => self.aside.leave(at),
+                _ => {}
             }
         }
         Ok(())
@@ -266,7 +274,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
     fn meet(&mut self, id: RowId, row: Delivery<'_>, from: From, looking: &Looking) -> Result<Met, Error> {
         let topic = self.rules.of(row.topic)?;
         if topic.paused {
-            return Ok(Met::Passed); // until `resume` says otherwise
+            return Ok(Met::Passed);
         }
         if self.left == 0 {
             return self.leave(id, row.seq, from);
@@ -283,7 +291,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
             return self.bury(id, leased, from, turn, &topic, looking);
         }
         match (turn, row.key) {
-            (Turn::Blocked, Some(key)) if self.keys.park(id, &leased, key)? => return Ok(Met::Passed),
+            (Turn::Blocked, Some(key)) if self.keys.park(id, &leased, key, &mut self.rules)? => {
+                return Ok(Met::Passed);
+            }
             (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
             (Turn::Free, _) => {}
         }
@@ -335,7 +345,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
         let mut younger = None;
         if self.deaths < DEATHS_AT_MOST {
             self.deaths += 1;
-            younger = keys::bury(self.deliveries, self.snapshot, id, &row, topic, self.now)?;
+            younger = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
         }
         match (younger, row.key, from) {
             (None, _, From::GivenBack) => return self.leave(id, row.seq, from),
@@ -381,23 +391,24 @@ impl<'c, 's> Batch<'c, '_, 's> {
         self.expiry = until.map_or(self.expiry, |until| self.expiry.min(until.0));
     }
 
-    /// Ends the call; `reach` is what [`Batch::fill`] has returned.
-    fn finish(self, reach: Option<i64>) -> Result<Left, Error> {
-        let messages = &self.aside.messages;
-        let given_back = messages.iter().filter_map(|(seq, (id, from))| match from {
-            From::GivenBack => Some((*seq, *id)),
-            _ => None,
-        });
-        keys::park_locked(self.deliveries, self.snapshot, given_back)?;
+    /// Ends the call; `reach` is what [`Batch::fill`] has returned. What lies aside still, nobody has asked for.
+    fn finish(mut self, reach: Option<i64>) -> Result<Left, Error> {
+        for (seq, (id, from)) in std::mem::take(&mut self.aside.messages) {
+            match from {
+                From::Due(at, cost) => {
+                    self.aside.leave(at);
+                    self.aside.lease(cost);
+                }
+                From::GivenBack => keys::park_locked(self.deliveries, self.snapshot, [(seq, id)])?,
+                From::Ready | From::Key => {}
+            }
+        }
         let unparked = self.keys.finish()?;
         self.ended.unblock(Wait::No)?;
-        let due = messages.values().filter_map(|(_, from)| match from {
-            From::Due(at) => Some(*at),
-            _ => None,
-        });
         Ok(Left {
             ready: reach.into_iter().chain(unparked.ready).min(),
-            due: due.chain(self.aside.left).chain(unparked.due).min(),
+            due: self.aside.left.into_iter().chain(unparked.due).min(),
+            cost: self.aside.cost,
         })
     }
 }
@@ -406,28 +417,23 @@ impl<'c, 's> Batch<'c, '_, 's> {
 /// transaction holds is of none; it may stay there for long.
 struct Walk<'l> {
     looking: Option<&'l Looking>,
-    pages: i64,
-    began: Time,
+    meter: Meter,
 }
 
 impl<'l> Walk<'l> {
     fn begin(looking: &'l Looking) -> Walk<'l> {
-        let looking = looking.is_sweep().then_some(looking);
-        Walk { looking, pages: server::pages_touched(), began: server::clock() }
+        Walk { looking: looking.is_sweep().then_some(looking), meter: Meter::start() }
     }
 
-    /// Pages and microseconds until now, while that is of interest.
-    fn cost(&self) -> Option<(i64, i64)> {
-        self.looking.map(|_| (server::pages_touched() - self.pages, server::clock().0 - self.began.0))
+    /// Until now, while that is of interest.
+    fn cost(&self) -> Option<Cost> {
+        self.looking.map(|_| self.meter.read())
     }
 
-    fn end(&mut self) {
-        self.end_at(self.cost());
-    }
-
-    fn end_at(&mut self, cost: Option<(i64, i64)>) {
-        if let (Some(looking), Some((pages, micros))) = (self.looking.take(), cost) {
-            looking.walked(pages, micros);
+    /// The first message of use was met at this cost; none: only now.
+    fn end_at(&mut self, cost: Option<Cost>) {
+        if let Some(looking) = self.looking.take() {
+            looking.walked(cost.unwrap_or_else(|| self.meter.read()));
         }
     }
 }

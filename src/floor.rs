@@ -7,13 +7,15 @@
 //! What keeps the floor from passing a message:
 //! - A transaction that appends publishes, before it takes sequence numbers, that it is about to ([`NUMBERING`]), then
 //!   the lowest number it took. It withdraws after its commit is visible. A look reads, in this order: the highest
-//!   number handed out ([`highest`]), the lowest one in flight ([`lowest`]), the entry's version; then it takes its
-//!   snapshot. The floor it leaves is at most the first of these plus one, and at most the second.
+//!   number handed out (of the sequence), the lowest one in flight ([`lowest`]), the entry's version; then it takes
+//!   its snapshot. The floor it leaves is at most the first of these plus one, and at most the second.
 //! - Whatever makes an older message claimable (release, a new life, a delay that is over) lowers the floor once it
 //!   is committed, and leaves the number in a short log with a version. A look that began before that raises the
 //!   floor no further.
 //! - A look raises the floor only once its own transaction is committed, so a claim that rolls back passes nothing.
 //! - A row that somebody else is changing holds the floor: that change may roll back.
+//! - A message of a paused topic holds no floor, or its backlog would be walked by every claim on any topic. Whoever
+//!   resumes the topic lowers the floor; the sweep finds what was resumed behind our back.
 //! - A transaction older than [`PATIENCE`] holds nothing back: when it commits, it lowers the floor itself, or, if it
 //!   was prepared, the sweep finds what it left.
 //!
@@ -43,15 +45,8 @@ pub const NEVER: i64 = i64::MAX;
 pub struct Slot {
     /// [`IDLE`], [`NUMBERING`], or the lowest number the transaction has taken.
     pub low: i64,
-    /// The highest number the session has ever taken.
-    pub last: i64,
     /// When the transaction took its first number.
     pub since: i64,
-}
-
-/// The highest number handed out. To be read before [`lowest`].
-pub fn highest(slots: impl Iterator<Item = Slot>) -> i64 {
-    slots.map(|slot| slot.last).max().unwrap_or(0)
 }
 
 /// The lowest number of a transaction in flight, the patience with which is not over at `now`. While one is about to
@@ -70,6 +65,53 @@ pub fn may_be_passed(since: i64, now: i64) -> bool {
     now.saturating_sub(since) > PATIENCE / 2
 }
 
+/// What some work has cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct Cost {
+    pub pages: i64,
+    pub micros: i64,
+}
+
+/// How often something may look from the beginning: as often as it likes where that is cheap, else for a twentieth of
+/// the time.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Pace {
+    began: i64,
+    cost: Cost,
+}
+
+impl Pace {
+    pub const UNKNOWN: Pace = Pace { began: 0, cost: Cost { pages: 0, micros: 0 } };
+
+    /// True if a look may begin at `now`; then it has.
+    pub fn begin(&mut self, now: i64) -> bool {
+        let may = self.is_cheap() || self.is_rested(now);
+        if may {
+            self.began = now;
+        }
+        may
+    }
+
+    /// Takes down what the look has cost.
+    pub fn took(&mut self, cost: Cost) {
+        self.cost = cost;
+    }
+
+    fn is_cheap(&self) -> bool {
+        self.cost.pages <= CHEAP_PAGES
+    }
+
+    fn is_rested(&self, now: i64) -> bool {
+        self.since(now) >= self.cost.micros.saturating_mul(REST)
+    }
+
+    fn since(&self, now: i64) -> i64 {
+        now.saturating_sub(self.began)
+    }
+}
+
 /// What is known about one index range: the ready messages of a topic, or of all.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -81,11 +123,8 @@ pub struct Entry {
     /// How often the floor was lowered, and to what, the last times.
     version: u64,
     lowered: [i64; LOG],
-    /// When the last sweep began.
-    swept_at: i64,
-    /// What the last walk from the beginning to the first claimable row took.
-    walk_pages: i64,
-    walk_micros: i64,
+    /// Of the sweeps: what the walk from the beginning to the first claimable row takes.
+    pace: Pace,
 }
 
 /// A look in progress: where it starts, and what it may leave.
@@ -126,22 +165,15 @@ pub struct Seen {
 }
 
 impl Entry {
-    pub const UNKNOWN: Entry = Entry {
-        floor: 0,
-        next_expiry: NEVER,
-        version: 0,
-        lowered: [0; LOG],
-        swept_at: 0,
-        walk_pages: 0,
-        walk_micros: 0,
-    };
+    pub const UNKNOWN: Entry =
+        Entry { floor: 0, next_expiry: NEVER, version: 0, lowered: [0; LOG], pace: Pace::UNKNOWN };
 
     /// Begins a look at `now`, a sweep if `asked` or due. `highest` and `lowest` were read before, in this order; the
     /// snapshot is taken after.
     pub fn look(&mut self, now: i64, highest: i64, lowest: i64, asked: bool) -> Look {
         let sweep = asked || self.sweep_is_due(now);
         if sweep {
-            self.swept_at = now;
+            self.pace.began = now;
             self.next_expiry = NEVER;
         }
         Look {
@@ -153,17 +185,13 @@ impl Entry {
     }
 
     fn sweep_is_due(&self, now: i64) -> bool {
-        if self.floor == 0 || self.walk_pages <= CHEAP_PAGES {
-            return true;
-        }
-        let rested = now.saturating_sub(self.swept_at) >= self.walk_micros.saturating_mul(REST);
-        rested && (now >= self.next_expiry || now.saturating_sub(self.swept_at) >= SWEEP_EVERY)
+        let wanted = now >= self.next_expiry || self.pace.since(now) >= SWEEP_EVERY;
+        self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.is_rested(now))
     }
 
     /// Takes down what a walk from the beginning to the first claimable row, or to the end, has cost.
-    pub fn walked(&mut self, pages: i64, micros: i64) {
-        self.walk_pages = pages;
-        self.walk_micros = micros;
+    pub fn walked(&mut self, cost: Cost) {
+        self.pace.took(cost);
     }
 
     /// Keeps what a look has seen, once its transaction is committed.

@@ -14,16 +14,19 @@
 //!   To make one due too early is harmless: the next claim parks it again.
 //! - When a message goes back, the younger leases of its key do ([`send_back`]): parked, because it stands before them.
 //!
+//! Where the dead block their key, a dead message is as one that is not over. Whoever parks, or records a death, by that
+//! rule holds the rule until the end of its transaction; so [`unblock_topic`], after a change of it, misses nobody.
+//!
 //! Single calls cannot wait for each other in a circle. Answers take messages in ascending order, and those that go
 //! back are all locked before the first is parked; so what [`unblock`] waits for waits for nobody. Claims never wait.
 
 use crate::error::Error;
-use crate::store::of_key::{Now, OfKey, Outlook, Part};
+use crate::store::of_key::{self, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
-use crate::store::scan::ById;
+use crate::store::scan::{ById, TopicRules};
 use crate::store::shared::Looking;
 use crate::store::snapshot::Latest;
-use crate::store::table::{Outcome, RowId, Table, Wait};
+use crate::store::table::{Against, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::store::{server, shared};
 use std::collections::{BTreeMap, HashMap};
@@ -164,12 +167,22 @@ impl<'s> Keys<'s> {
     }
 
     /// Parks a blocked message, unless there were too many in this claim, it holds a lease that has run out, or somebody
-    /// else is changing it.
-    pub fn park(&mut self, id: RowId, row: &Delivery<'_>, key: Text<'_>) -> Result<bool, Error> {
-        let Some(Standing::Blocked { parked, .. }) = self.known.get_mut(&name(row.topic, key)) else {
+    /// else is changing it or the rule by which it is blocked.
+    pub fn park(
+        &mut self,
+        id: RowId,
+        row: &Delivery<'_>,
+        key: Text<'_>,
+        rules: &mut TopicRules<'_>,
+    ) -> Result<bool, Error> {
+        let Some(Standing::Blocked { dead_lasts, parked, .. }) = self.known.get_mut(&name(row.topic, key))
+        else {
             return Ok(false);
         };
         if row.lease.is_some() || self.parked == PARK_AT_MOST {
+            return Ok(false);
+        }
+        if *dead_lasts && !rules.hold(row.topic, Wait::No)? {
             return Ok(false);
         }
         let mut after = *row;
@@ -259,7 +272,7 @@ pub fn lock_younger(
         if found.row.lease.is_none() {
             continue;
         }
-        if deliveries.lock(found.id, snapshot, wait) != Outcome::Done {
+        if deliveries.lock(found.id, Against::Everybody, snapshot, wait) != Outcome::Done {
             return Ok(None);
         }
         locked.push((found.row.seq, found.id));
@@ -301,19 +314,24 @@ pub fn park_locked(
     Ok(())
 }
 
-/// Records that no attempt is left for a message. False if that must wait, and then nothing has changed: somebody is
-/// changing it, is parking another one behind it, or, where the dead block their key, is changing a younger lease.
+/// Records that no attempt is left for a message, and returns the younger ones of its key that it has locked, whose
+/// leases end with it. None if that must wait, and then nothing has changed: somebody is
+/// changing it, is parking another one behind it, or, where the dead block their key, is changing a younger lease or
+/// that rule.
 pub fn bury(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
     id: RowId,
     row: &Delivery<'_>,
-    topic: &TopicRow,
+    rules: &mut TopicRules<'_>,
     now: Time,
 ) -> Result<Option<Vec<(i64, RowId)>>, Error> {
-    let blocks = topic.blocks_when_dead();
+    let blocks = rules.of(row.topic)?.blocks_when_dead();
     let mut younger = Vec::new();
     if let Some(key) = row.key.filter(|_| blocks) {
+        if !rules.hold(row.topic, Wait::No)? {
+            return Ok(None);
+        }
         match lock_younger(deliveries, snapshot, (row.topic, key, row.seq), Wait::No)? {
             Some(locked) => younger = locked,
             None => return Ok(None),
@@ -396,6 +414,18 @@ pub fn unblock(
             return Ok(());
         }
         server::wait_for(parking);
+    }
+}
+
+/// The dead of a topic do not block their keys any more: what was parked behind them has its turn.
+pub fn unblock_topic(deliveries: &Table<Deliveries>, topic: Text<'_>) -> Result<(), Error> {
+    let mut last: Option<Text<'static>> = None;
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let Some(key) = of_key::next_later_key(deliveries, topic, last, &snapshot)? else { return Ok(()) };
+        unblock(deliveries, topic, key, i64::MIN, Wait::Yes)?;
+        last = Some(key);
     }
 }
 

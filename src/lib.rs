@@ -17,9 +17,9 @@
 //! Messages of one key follow each other: `keys.rs` says how.
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, topic, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys ->
-//! store, error; settings -> store; store -> error and floor. The pure modules (argument, backoff, floor, receipt,
-//! token) use nothing of ours and no pgrx.
+//! inbox, topic, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys
+//! -> store, error; settings -> store; store -> error, floor, places. The pure modules (argument, backoff, floor, places,
+//! receipt, token) use nothing of ours and no pgrx.
 
 mod api;
 mod worker;
@@ -42,6 +42,7 @@ mod wake;
 mod argument;
 mod backoff;
 mod floor;
+mod places;
 mod receipt;
 mod token;
 

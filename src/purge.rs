@@ -6,9 +6,11 @@ use crate::keys::{self, Ended};
 use crate::settings;
 use crate::store::record::{Deliveries, Topics};
 use crate::store::scan::{Scan, TopicRules, first_appended_since};
-use crate::store::server;
+use crate::store::server::{self, Meter};
+use crate::store::shared;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table, Wait};
+use crate::store::value::Text;
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
@@ -33,7 +35,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     record_deaths(limit)?;
     let (days, limit) = (settings::retention_days(), i64::from(limit));
     let delivered = purge_delivered(days, limit)?;
-    let dead = delete(DEAD, &[days.into(), (limit - delivered).into()]);
+    let dead = purge_dead(days, limit - delivered)?;
     let markers = delete(MARKERS, &[settings::processed_retention_days().into(), limit.into()]);
     Ok(Purged { messages: delivered + dead, markers })
 }
@@ -48,14 +50,37 @@ fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
     Ok(delete(DELIVERED, &[days.into(), limit.into(), shortest.into(), young.into()]))
 }
 
+/// Where the dead block their key, the next message of the key has its turn.
+fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    Spi::connect_mut(|client| {
+        let mut ended = Ended::new(&deliveries);
+        let mut deleted = 0;
+        for row in client.update(DEAD, None, &[days.into(), limit.into()]).into_iter().flatten() {
+            deleted += 1;
+            let (seq, topic, key) = (row.get(1), row.get::<Text<'_>>(2), row.get::<Text<'_>>(3));
+            if let (Ok(Some(seq)), Ok(Some(topic)), Ok(Some(key))) = (seq, topic, key) {
+                ended.add(topic, key, seq)?;
+            }
+        }
+        ended.unblock(Wait::Yes)?;
+        Ok(deleted)
+    })
+}
+
 fn delete(statement: &str, arguments: &[DatumWithOid<'_>]) -> i64 {
     // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
     Spi::connect_mut(|client| client.update(statement, None, arguments).map_or(0, |rows| rows.len() as i64))
 }
 
-/// Moves deliveries whose last lease ran out to the dead.
+/// Moves deliveries whose last lease ran out to the dead. With a backlog of a million that takes 0.2 seconds, so in a
+/// series of calls not every one does it.
 fn record_deaths(limit: i32) -> Result<(), Error> {
     let now = server::clock();
+    if !shared::may_look_for_deaths(now)? {
+        return Ok(());
+    }
+    let meter = Meter::start();
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
     let snapshot = Latest::push();
@@ -76,7 +101,7 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
             continue;
         }
         deaths += 1;
-        let Some(younger) = keys::bury(&deliveries, &snapshot, found.id, &row, &topic, now)? else {
+        let Some(younger) = keys::bury(&deliveries, &snapshot, found.id, &row, &mut rules, now)? else {
             continue;
         };
         keys::park_locked(&deliveries, &snapshot, younger)?;
@@ -84,5 +109,6 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
             ended.add(row.topic, key, row.seq)?;
         }
     }
-    ended.unblock(Wait::No)
+    ended.unblock(Wait::No)?;
+    shared::looked_for_deaths(meter.read())
 }

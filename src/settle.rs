@@ -107,7 +107,8 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
         if !row.holds(lease) {
             return Ok(None);
         }
-        let topic = TopicRules::new(&topics, &snapshot).of(row.topic)?;
+        let mut rules = TopicRules::new(&topics, &snapshot);
+        let topic = rules.of(row.topic)?;
         let now = server::clock();
         match answer {
             Answer::Fail { error, .. } if row.attempts >= settings::max_attempts(&topic) => {
@@ -127,12 +128,16 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
             }
             Answer::Release => row.release(),
         }
+        let blocks = row.key.is_some() && row.place == Place::Dead && topic.blocks_when_dead();
+        if blocks && !rules.hold(row.topic, Wait::Yes)? {
+            continue;
+        }
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             tell(&answer, &row)?;
             if let Some(key) = row.key {
                 match answer {
                     Answer::Extend { .. } => {}
-                    _ if row.place == Place::Dead && !topic.blocks_when_dead() => {
+                    _ if row.place == Place::Dead && !blocks => {
                         keys::unblock(&deliveries, row.topic, key, seq, Wait::Yes)?;
                     }
                     _ => keys::send_back(&deliveries, row.topic, key, seq)?,

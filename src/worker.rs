@@ -8,7 +8,7 @@
 use crate::purge::{self, Purged};
 use crate::settings;
 use crate::store::value::Time;
-use crate::store::{catalog, process, server};
+use crate::store::{catalog, process, server, shared};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -23,9 +23,10 @@ const RESTART: Duration = Duration::from_secs(5);
 /// Longest sleep of the launcher; a reload or a stop wakes it earlier.
 const NAP: Duration = Duration::from_secs(3600);
 
-/// Asks the postmaster for a launcher, if it is loading libraries just now.
+/// Asks the postmaster for a launcher and for shared memory, if it is loading libraries just now.
 pub fn register() {
     if server::preloading() {
+        shared::reserve();
         BackgroundWorkerBuilder::new(LAUNCHER)
             .set_library("outbox")
             .set_function("outbox_launcher_main")

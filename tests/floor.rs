@@ -6,7 +6,7 @@
 #[path = "../src/floor.rs"]
 mod floor;
 
-use floor::{Entry, IDLE, Look, NUMBERING, PATIENCE, SWEEP_EVERY, Seen, Slot};
+use floor::{Cost, Entry, IDLE, Look, NUMBERING, PATIENCE, SWEEP_EVERY, Seen, Slot};
 use proptest::prelude::*;
 
 const SESSIONS: usize = 4;
@@ -80,12 +80,12 @@ struct World {
 impl World {
     fn new() -> World {
         let mut entry = Entry::UNKNOWN;
-        entry.walked(1_000, 0);
+        entry.walked(Cost { pages: 1_000, micros: 0 });
         World {
             clock: 10_000_000,
             next_seq: 1,
             entry,
-            slots: [Slot { low: IDLE, last: 0, since: 0 }; SESSIONS],
+            slots: [Slot { low: IDLE, since: 0 }; SESSIONS],
             rows: Vec::new(),
             steps: vec![Step::Idle; SESSIONS],
             began: [0; SESSIONS],
@@ -123,7 +123,6 @@ impl World {
             Step::Numbered(seq) => {
                 let slot = &mut self.slots[me];
                 slot.low = if slot.low == NUMBERING { seq } else { slot.low };
-                slot.last = slot.last.max(seq);
                 let row = Row { seq, state: None, version: 0, locked_by: None, untold: true };
                 self.rows.push(row);
                 self.rows.sort_by_key(|row| row.seq);
@@ -217,10 +216,10 @@ impl World {
         self.began[me] = self.clock;
         match choice % 8 {
             0..=2 => {
-                self.slots[me] = Slot { low: NUMBERING, since: self.clock, ..self.slots[me] };
+                self.slots[me] = Slot { low: NUMBERING, since: self.clock };
                 Step::Marked
             }
-            3..=5 => Step::ReadHighest(floor::highest(self.slots.iter().copied())),
+            3..=5 => Step::ReadHighest(self.next_seq - 1),
             6 => {
                 let free =
                     |row: &&Row| matches!(row.state, Some(State::Leased(_))) && row.locked_by.is_none();
@@ -340,7 +339,7 @@ impl World {
         // Every claim is at least a sweep apart: two messages each.
         for _ in 0..self.rows.len() + 3 {
             self.clock += 10;
-            self.steps[0] = Step::ReadHighest(floor::highest(self.slots.iter().copied()));
+            self.steps[0] = Step::ReadHighest(self.next_seq - 1);
             while !matches!(self.steps[0], Step::Idle) {
                 self.advance(0, 3);
             }

@@ -5,6 +5,8 @@
 mod argument;
 #[path = "../src/backoff.rs"]
 mod backoff;
+#[path = "../src/places.rs"]
+mod places;
 #[path = "../src/receipt.rs"]
 mod receipt;
 #[path = "../src/token.rs"]

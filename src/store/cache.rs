@@ -1,20 +1,29 @@
-//! The floors in shared memory: layout, lock, and how a session finds them without preload.
+//! The floors in shared memory: layout, lock, and how a session finds them, preloaded or not.
 //!
-//! Locking: topics, marks and generation are read and written under the one lock; it is held for some dozen
-//! instructions, also after a commit, where nothing may fail. Slots are atomics, written by their session alone.
+//! Locking: topics and marks are read and written under the one lock; it is held for some dozen instructions, also
+//! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
 use super::version;
-use crate::floor::{self, Entry, Slot};
+use crate::floor::{self, Entry, Pace, Slot};
+use crate::places::{self, Key, Tenant};
 use pgrx::pg_sys;
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
-/// Topics that the cache has room for; with more, it starts anew. They take 32 kB of the 100 kB that a server keeps
-/// for such late comers.
-const ENTRIES: usize = 128;
-/// The cache is emptied when it is full, but not more often than this, in microseconds.
-const FORGET_EVERY: i64 = 60_000_000;
+/// The name carries the version: sessions with libraries of two versions share nothing.
+const NAME: &CStr =
+    match CStr::from_bytes_with_nul(concat!("outbox ", env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"outbox",
+    };
+/// Topics that there is room for where room was asked for in time, or can be had at any time: 1.2 MB.
+const TOPICS: usize = 4096;
+/// Topics for late comers, if there are few sessions; they share 100 kB that a server keeps for such cases.
+const TOPICS_LATE: usize = 128;
+/// Bytes that late comers take at most, to leave some for others, unless there are very many sessions.
+const SIZE_LATE: usize = 64 * 1024;
 
 /// Which range of an index a look is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,38 +34,42 @@ pub(super) enum Range {
     Waiting,
 }
 
-/// A topic, or all of them, of one installation.
-pub(super) type Key = (u64, u64);
-
+/// Followed by the topics and the slots.
 #[repr(C)]
-pub(super) struct Header {
+struct Header {
     lock: pg_sys::LWLock,
     tranche: i32,
-    slots: u32,
-    /// Counts how often everything was forgotten.
-    pub(super) generation: u64,
-    forgotten_at: i64,
-    /// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
+    /// Counts the topics that were ever given a place.
+    generation: u64,
+    marks: Marks,
+}
+
+/// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Marks {
     marked_at: i64,
     newer_xid: u32,
-    pub(super) older_xid: u32,
-    topics: [Topic; ENTRIES],
+    older_xid: u32,
 }
 
 #[repr(C)]
 pub(super) struct Topic {
-    /// (0, 0) if unused.
-    key: Key,
+    /// Of a topic, or of all, in one installation.
+    tenant: Tenant,
     installation: u64,
+    /// What was known under another generation is void.
+    pub(super) generation: u64,
     pub(super) ready: Entry,
     waiting: Entry,
+    /// Of purge's looks for deaths in all topics.
+    pub(super) deaths: Pace,
 }
 
 #[repr(C)]
 pub(super) struct SharedSlot {
     pub(super) installation: AtomicU64,
     pub(super) low: AtomicI64,
-    pub(super) last: AtomicI64,
     pub(super) since: AtomicI64,
 }
 
@@ -69,6 +82,31 @@ enum Attached {
 
 thread_local! {
     static ATTACHED: Cell<Attached> = const { Cell::new(Attached::NotYet) };
+    /// Set in the postmaster and inherited.
+    static RESERVED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Asks for room, while the postmaster loads libraries.
+pub(super) fn reserve() {
+    RESERVED.set(true);
+    version::reserve_shared_memory(size);
+}
+
+fn slots() -> usize {
+    version::sessions()
+}
+
+/// The same in every session of a server.
+fn topics() -> usize {
+    if RESERVED.get() || version::SHARED_MEMORY_AT_ANY_TIME {
+        return TOPICS;
+    }
+    let rest = SIZE_LATE.saturating_sub(size_of::<Header>() + slots() * size_of::<SharedSlot>());
+    (rest / size_of::<Topic>()).clamp(places::WINDOW, TOPICS_LATE)
+}
+
+fn size() -> usize {
+    size_of::<Header>() + topics() * size_of::<Topic>() + slots() * size_of::<SharedSlot>()
 }
 
 /// The cache, once it is found.
@@ -81,30 +119,41 @@ impl Shared {
             Attached::At(header) => Some(Shared(header)),
             Attached::Nowhere => None,
             Attached::NotYet => {
-                let header = attach();
+                let header = version::shared_memory(NAME, size(), fill).map(NonNull::cast::<Header>);
+                if let Some(header) = header {
+                    // SAFETY: the tranche was set before anybody could find the header.
+                    unsafe {
+                        pg_sys::LWLockRegisterTranche((*header.as_ptr()).tranche, c"outbox".as_ptr());
+                    }
+                }
                 ATTACHED.set(header.map_or(Attached::Nowhere, Attached::At));
                 header.map(Shared)
             }
         }
     }
 
-    pub(super) fn locked<T>(self, work: impl FnOnce(&mut Header) -> T) -> T {
-        // SAFETY: the header lives as long as the server; under the exclusive lock nobody else refers to it, and
-        // `work` does nothing that could raise an error while the lock is held.
+    pub(super) fn locked<T>(self, work: impl FnOnce(&mut Contents<'_>) -> T) -> T {
+        // SAFETY: header and topics live as long as the server; under the exclusive lock nobody else refers to what
+        // is handed out, and `work` does nothing that could raise an error while the lock is held.
         unsafe {
-            let lock = &raw mut (*self.0.as_ptr()).lock;
+            let header = self.0.as_ptr();
+            let lock = &raw mut (*header).lock;
             pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-            let result = work(&mut *self.0.as_ptr());
+            let result = work(&mut Contents {
+                marks: &mut (*header).marks,
+                generation: &mut (*header).generation,
+                topics: std::slice::from_raw_parts_mut(header.add(1).cast(), topics()),
+            });
             pg_sys::LWLockRelease(lock);
             result
         }
     }
 
     fn all_slots(self) -> &'static [SharedSlot] {
-        // SAFETY: the slots follow the header and are made of atomics; their number never changes.
+        // SAFETY: the slots follow the topics and are made of atomics; their number never changes.
         unsafe {
-            let header = self.0.as_ptr();
-            std::slice::from_raw_parts(header.add(1).cast::<SharedSlot>(), (*header).slots as usize)
+            let first = self.0.as_ptr().add(1).cast::<Topic>().add(topics()).cast::<SharedSlot>();
+            std::slice::from_raw_parts(first, slots())
         }
     }
 
@@ -114,10 +163,9 @@ impl Shared {
             if !belongs() {
                 return None;
             }
-            let low = slot.low.load(SeqCst);
-            let (last, since) = (slot.last.load(SeqCst), slot.since.load(SeqCst));
+            let (low, since) = (slot.low.load(SeqCst), slot.since.load(SeqCst));
             // Asked again: the slot may have gone to another session meanwhile, and its numbers with it.
-            belongs().then_some(Slot { low, last, since })
+            belongs().then_some(Slot { low, since })
         })
     }
 
@@ -126,42 +174,46 @@ impl Shared {
     }
 }
 
-impl Header {
-    pub(super) fn mark(&mut self, now: i64) {
-        if now.saturating_sub(self.marked_at) > floor::PATIENCE {
-            self.marked_at = now;
-            self.older_xid = self.newer_xid;
+/// What is behind the lock.
+pub(super) struct Contents<'l> {
+    marks: &'l mut Marks,
+    generation: &'l mut u64,
+    topics: &'l mut [Topic],
+}
+
+impl Contents<'_> {
+    /// Takes the time; returns a transaction id that all that have been open for a while precede.
+    pub(super) fn mark(&mut self, now: i64) -> u32 {
+        if now.saturating_sub(self.marks.marked_at) > floor::PATIENCE {
+            self.marks.marked_at = now;
+            self.marks.older_xid = self.marks.newer_xid;
             // SAFETY: reads a counter of the server.
-            self.newer_xid = u32::from(unsafe { pg_sys::ReadNextTransactionId() });
+            self.marks.newer_xid = u32::from(unsafe { pg_sys::ReadNextTransactionId() });
         }
+        self.marks.older_xid
     }
 
-    /// The topic's place; if it has none and `create` says so (installation and time), a new one. None if it is full.
-    pub(super) fn topic(&mut self, key: Key, create: Option<(u64, i64)>) -> Option<&mut Topic> {
-        let first = key.0 as usize % ENTRIES;
-        let place = (0..ENTRIES)
-            .map(|step| (first + step) % ENTRIES)
-            .find(|place| self.topics[*place].key == key || self.topics[*place].key == (0, 0));
-        match (place, create) {
-            (Some(place), _) if self.topics[place].key == key => Some(&mut self.topics[place]),
-            (_, None) => None,
-            (Some(place), Some((installation, _))) => {
-                self.topics[place] =
-                    Topic { key, installation, ready: Entry::UNKNOWN, waiting: Entry::UNKNOWN };
-                Some(&mut self.topics[place])
-            }
-            (None, Some((installation, now))) => {
-                if now.saturating_sub(self.forgotten_at) < FORGET_EVERY {
-                    return None;
-                }
-                self.forgotten_at = now;
-                self.generation += 1;
-                self.topics = [const { Topic::UNUSED }; ENTRIES];
-                self.topics[first] =
-                    Topic { key, installation, ready: Entry::UNKNOWN, waiting: Entry::UNKNOWN };
-                Some(&mut self.topics[first])
-            }
-        }
+    fn find(&self, key: Key) -> Option<usize> {
+        places::find(key, self.topics.len(), |place| self.topics[place].tenant)
+    }
+
+    /// What is known of a topic, if it has a place.
+    pub(super) fn topic(&mut self, key: Key) -> Option<&mut Topic> {
+        self.find(key).map(|place| &mut self.topics[place])
+    }
+
+    /// The same for somebody who uses it: it is given a place if one can be had.
+    pub(super) fn topic_in_use(&mut self, key: Key, installation: u64, now: i64) -> Option<&mut Topic> {
+        let place = self.find(key).or_else(|| {
+            let place = places::vacant(key, self.topics.len(), |place| self.topics[place].tenant, now)?;
+            *self.generation += 1;
+            let tenant = Tenant { key, used_at: now };
+            self.topics[place] =
+                Topic { tenant, installation, generation: *self.generation, ..Topic::UNKNOWN };
+            Some(place)
+        })?;
+        self.topics[place].tenant.used_at = now;
+        Some(&mut self.topics[place])
     }
 
     pub(super) fn lower_all(&mut self, installation: u64, to: i64) {
@@ -173,8 +225,14 @@ impl Header {
 }
 
 impl Topic {
-    const UNUSED: Topic =
-        Topic { key: (0, 0), installation: 0, ready: Entry::UNKNOWN, waiting: Entry::UNKNOWN };
+    const UNKNOWN: Topic = Topic {
+        tenant: Tenant::NOBODY,
+        installation: 0,
+        generation: 0,
+        ready: Entry::UNKNOWN,
+        waiting: Entry::UNKNOWN,
+        deaths: Pace::UNKNOWN,
+    };
 
     pub(super) fn entry(&mut self, range: Range) -> &mut Entry {
         match range {
@@ -184,51 +242,16 @@ impl Topic {
     }
 }
 
-/// Finds the cache in shared memory, or makes it. None if there is no room.
-fn attach() -> Option<NonNull<Header>> {
-    let slots = version::sessions();
-    let size = size_of::<Header>() + slots * size_of::<SharedSlot>();
-    // SAFETY: the protocol for late comers: under AddinShmemInitLock, whoever does not find the structure fills it in.
-    unsafe {
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-        let found = pgrx::PgTryBuilder::new(|| {
-            let mut found = false;
-            let place = pg_sys::ShmemInitStruct(c"outbox".as_ptr(), size, &mut found);
-            NonNull::new(place.cast::<Header>()).map(|place| (place, found))
-        })
-        .catch_others(|_| {
-            // Raising the error has let interrupts in; LWLockRelease below expects them held.
-            pg_sys::InterruptHoldoffCount += 1;
-            None
-        })
-        .execute();
-        let header = found.map(|(header, found)| {
-            if !found {
-                fill(header.as_ptr(), slots);
-            }
-            header
-        });
-        pg_sys::LWLockRelease(lock);
-        if let Some(header) = header {
-            pg_sys::LWLockRegisterTranche((*header.as_ptr()).tranche, c"outbox".as_ptr());
-        }
-        header
-    }
-}
-
-/// `AddinShmemInitLock` in the server's array of named locks (lwlocknames.txt), a macro that bindings do not see.
-const ADDIN_SHMEM_INIT_LOCK: usize = 21;
-
 /// # Safety
-/// `header` points to memory for a header and `slots` slots that nobody else uses yet.
-unsafe fn fill(header: *mut Header, slots: usize) {
-    // SAFETY: by the contract above.
+/// `place` points to [`size`] bytes that nobody else uses yet.
+unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
+    let header = place.cast::<Header>();
+    // SAFETY: by the contract above; zeros are a header without marks and idle slots.
     unsafe {
-        std::ptr::write_bytes(header.cast::<u8>(), 0, size_of::<Header>() + slots * size_of::<SharedSlot>());
+        std::ptr::write_bytes(place.cast::<u8>(), 0, size());
+        let first = header.add(1).cast::<Topic>();
+        (0..topics()).for_each(|place| first.add(place).write(Topic::UNKNOWN));
         (*header).tranche = pg_sys::LWLockNewTrancheId();
         pg_sys::LWLockInitialize(&raw mut (*header).lock, (*header).tranche);
-        (*header).slots = slots as u32;
-        (*header).topics = [const { Topic::UNUSED }; ENTRIES];
     }
 }

@@ -11,6 +11,7 @@
 //!   server holds (locks, pins, snapshots, memory contexts). On the ordinary path they free it themselves.
 #![allow(unsafe_code)]
 
+pub mod arrival;
 mod cache;
 pub mod catalog;
 pub mod json;

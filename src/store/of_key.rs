@@ -148,6 +148,20 @@ impl Outlook {
     }
 }
 
+/// The first key of a topic, after `last`, that has waiting or parked messages.
+pub fn next_later_key(
+    table: &Table<Deliveries>,
+    topic: Text<'_>,
+    last: Option<Text<'_>>,
+    snapshot: &Latest,
+) -> Result<Option<Text<'static>>, Error> {
+    let last = last.unwrap_or_else(|| Text::new(b""));
+    let mut scan = Scan::open(table, Part::Later.index(), snapshot, 2)?;
+    let from = Key::new(2, pg_sys::BTGreaterStrategyNumber, pg_sys::F_TEXT_GT, &last);
+    scan.start([Key::text(1, &topic), from]);
+    Ok(scan.next().and_then(|found| found.row.key).map(Text::copied))
+}
+
 fn younger(topic: &Text<'_>, key: &Text<'_>, seq: &i64) -> [Key; 3] {
     let from = Key::new(3, pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT, seq);
     [Key::text(1, topic), Key::text(2, key), from]

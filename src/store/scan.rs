@@ -3,7 +3,7 @@
 use super::catalog::{self, Object};
 use super::record::{Deliveries, Delivery, Envelope, Envelopes, Fields, Read, TopicRow, Topics};
 use super::snapshot::Latest;
-use super::table::{Access, RowId, Table};
+use super::table::{Access, Against, Outcome, RowId, Table, Wait};
 use super::value::{Column, Text, Time};
 use super::version;
 use crate::error::Error;
@@ -304,11 +304,13 @@ pub struct TopicRules<'t> {
     known: HashMap<Vec<u8>, TopicRow>,
     /// The one asked for last: most batches are of one topic.
     last: Option<(Vec<u8>, TopicRow)>,
+    /// The one held last.
+    held: Option<Vec<u8>>,
 }
 
 impl<'t> TopicRules<'t> {
     pub fn new(table: &'t Table<Topics>, snapshot: &'t Latest) -> Self {
-        TopicRules { table, snapshot, known: HashMap::new(), last: None }
+        TopicRules { table, snapshot, known: HashMap::new(), last: None, held: None }
     }
 
     /// The rules of `topic`; all defaults if nobody has set any.
@@ -326,6 +328,20 @@ impl<'t> TopicRules<'t> {
         self.known.insert(name.to_vec(), row);
         self.last = Some((name.to_vec(), row));
         Ok(row)
+    }
+
+    /// Keeps the rules of `topic`, which somebody has set, as they are until the transaction ends. False if somebody has
+    /// changed them, or, without waiting, is changing them.
+    pub fn hold(&mut self, topic: Text<'_>, wait: Wait) -> Result<bool, Error> {
+        if self.held.as_deref() == Some(topic.bytes()) {
+            return Ok(true);
+        }
+        let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
+        scan.start([Key::text(1, &topic)]);
+        let Some(id) = scan.next().map(|found| found.id) else { return Ok(false) };
+        let held = self.table.lock(id, Against::Change, self.snapshot, wait) == Outcome::Done;
+        self.held = held.then(|| topic.bytes().to_vec());
+        Ok(held)
     }
 
     fn look_up(&self, topic: &Text<'_>) -> Result<TopicRow, Error> {

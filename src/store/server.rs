@@ -1,6 +1,7 @@
 //! The server around a call: may it write, what time is it, wait a little, be interrupted.
 
 use super::value::Time;
+use crate::floor::Cost;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 use std::time::Duration;
@@ -27,8 +28,26 @@ pub fn transaction_start() -> Time {
     Time(unsafe { pg_sys::GetCurrentTransactionStartTimestamp() })
 }
 
+/// Measures what some work costs.
+#[derive(Clone, Copy)]
+pub struct Meter {
+    pages: i64,
+    began: Time,
+}
+
+impl Meter {
+    pub fn start() -> Meter {
+        Meter { pages: pages_touched(), began: clock() }
+    }
+
+    /// Since the start.
+    pub fn read(&self) -> Cost {
+        Cost { pages: pages_touched() - self.pages, micros: clock().0 - self.began.0 }
+    }
+}
+
 /// Pages of tables and indexes that this session has touched.
-pub fn pages_touched() -> i64 {
+fn pages_touched() -> i64 {
     // SAFETY: reads counters of this session.
     unsafe {
         let usage = &raw const pg_sys::pgBufferUsage;

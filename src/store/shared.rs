@@ -3,12 +3,14 @@
 //! A cache: where it cannot be had, every look starts at the beginning and is right. What a transaction has to tell is
 //! noted while it runs and told when it has ended.
 
-use super::cache::{Key, Range, Shared};
+use super::arrival;
+use super::cache::{self, Range, Shared};
 use super::catalog::{self, Object};
 use super::server;
 use super::value::{Text, Time};
 use crate::error::Error;
-use crate::floor::{self, IDLE, Look, NUMBERING, Seen};
+use crate::floor::{self, Cost, IDLE, Look, NUMBERING, Seen};
+use crate::places::Key;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -31,6 +33,11 @@ struct Pending {
 
 thread_local! {
     static PENDING: RefCell<Pending> = RefCell::new(Pending::default());
+}
+
+/// Asks for shared memory, while the postmaster loads libraries.
+pub fn reserve() {
+    cache::reserve();
 }
 
 /// A look at one range, from its start to what it leaves.
@@ -61,20 +68,19 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
     let (highest, lowest) = match range {
         Range::Ready => {
-            let highest = floor::highest(shared.slots(installation));
+            let highest = arrival::highest()?;
             (highest, floor::lowest(shared.slots(installation), now.0))
         }
         // Whoever makes a message wait lowers the floor once that is committed.
         Range::Waiting => (now.0, i64::MAX),
     };
     let left = PENDING.with_borrow(|pending| pending.looks.get(&(key, range)).and_then(|look| look.2.reach));
-    Ok(shared.locked(|header| {
-        header.mark(now.0);
-        let (generation, horizon) = (header.generation, header.older_xid);
-        match header.topic(key, Some((installation, now.0))) {
+    Ok(shared.locked(|contents| {
+        let horizon = contents.mark(now.0);
+        match contents.topic_in_use(key, installation, now.0) {
             Some(topic) => {
-                let look = topic.entry(range).look(now.0, highest, lowest, asked);
-                Looking { generation, look: Some(look.from(left)), horizon, ..nothing }
+                let look = topic.entry(range).look(now.0, highest, lowest, asked).from(left);
+                Looking { generation: topic.generation, look: Some(look), horizon, ..nothing }
             }
             None => nothing,
         }
@@ -100,11 +106,11 @@ impl Looking {
     }
 
     /// Takes down what the walk from the beginning to the first claimable row has cost.
-    pub fn walked(&self, pages: i64, micros: i64) {
+    pub fn walked(&self, cost: Cost) {
         if let Some(shared) = Shared::attached() {
-            shared.locked(|header| {
-                if let Some(topic) = header.topic(self.key, None) {
-                    topic.entry(self.range).walked(pages, micros);
+            shared.locked(|contents| {
+                if let Some(topic) = contents.topic(self.key) {
+                    topic.entry(self.range).walked(cost);
                 }
             });
         }
@@ -130,26 +136,46 @@ impl Looking {
     }
 }
 
+/// Begins a look for deaths in all topics; false if the last one was expensive and not long ago.
+pub fn may_look_for_deaths(now: Time) -> Result<bool, Error> {
+    let installation = installation()?;
+    let key = key(installation, None);
+    Ok(Shared::attached().is_none_or(|shared| {
+        shared.locked(|contents| {
+            contents.topic_in_use(key, installation, now.0).is_none_or(|topic| topic.deaths.begin(now.0))
+        })
+    }))
+}
+
+/// Takes down what a look for deaths has cost.
+pub fn looked_for_deaths(cost: Cost) -> Result<(), Error> {
+    let key = key(installation()?, None);
+    if let Some(shared) = Shared::attached() {
+        shared.locked(|contents| {
+            if let Some(topic) = contents.topic(key) {
+                topic.deaths.took(cost);
+            }
+        });
+    }
+    Ok(())
+}
+
 /// A transaction is about to take numbers: no floor rises until it has.
 pub fn about_to_number() -> Result<(), Error> {
     let installation = installation()?;
     let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) else { return Ok(()) };
     if slot.low.load(SeqCst) == IDLE {
         note(|_| ());
-        if slot.installation.load(SeqCst) != installation {
-            slot.last.store(0, SeqCst);
-            slot.installation.store(installation, SeqCst);
-        }
+        slot.installation.store(installation, SeqCst);
         slot.since.store(server::clock().0, SeqCst);
         slot.low.store(NUMBERING, SeqCst);
     }
     Ok(())
 }
 
-/// It has taken the numbers from `first` to `last`.
-pub fn numbered(first: i64, last: i64) {
+/// It has taken the numbers from `first` on.
+pub fn numbered(first: i64) {
     let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) else { return };
-    slot.last.fetch_max(last, SeqCst);
     if slot.low.load(SeqCst) == NUMBERING {
         slot.low.store(first, SeqCst);
     }
@@ -299,26 +325,24 @@ impl Pending {
         if self.looks.is_empty() && self.lowered.is_empty() && self.expiries.is_empty() && late.is_none() {
             return;
         }
-        shared.locked(|header| {
+        shared.locked(|contents| {
             for (&(key, range), (generation, look, seen)) in &self.looks {
-                if *generation == header.generation
-                    && let Some(topic) = header.topic(key, None)
-                {
+                if let Some(topic) = contents.topic(key).filter(|topic| topic.generation == *generation) {
                     topic.entry(range).keep(look, seen);
                 }
             }
             for (&(key, range), &to) in &self.lowered {
-                if let Some(topic) = header.topic(key, None) {
+                if let Some(topic) = contents.topic(key) {
                     topic.entry(range).lower(to);
                 }
             }
             for (&key, &time) in &self.expiries {
-                if let Some(topic) = header.topic(key, None) {
+                if let Some(topic) = contents.topic(key) {
                     topic.ready.expire(time);
                 }
             }
             if let Some((installation, low)) = late {
-                header.lower_all(installation, low);
+                contents.lower_all(installation, low);
             }
         });
     }
@@ -328,7 +352,7 @@ impl Pending {
         if let Some((installation, touched)) = self.touched
             && floor::may_be_passed(self.since, server::clock().0)
         {
-            shared.locked(|header| header.lower_all(installation, touched));
+            shared.locked(|contents| contents.lower_all(installation, touched));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The table stays locked until the transaction ends, as after any SELECT (AccessShareLock), INSERT or UPDATE
 //! (RowExclusiveLock).
 
-use super::catalog::{self, Catalog, Object};
+use super::catalog::{self, Catalog};
 use super::record::{FieldsMut, Record, Shelf, Unique, Write};
 use super::snapshot::Latest;
 use super::upkeep::Upkeep;
@@ -33,6 +33,14 @@ pub enum Outcome {
 pub enum Wait {
     No,
     Yes,
+}
+
+/// What a row is locked against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Against {
+    Change,
+    /// Changes and other locks: for an update or delete of this transaction.
+    Everybody,
 }
 
 /// What a table is opened for.
@@ -116,8 +124,8 @@ impl<R: Record> Table<R> {
         RowId(unsafe { (*self.slot).tts_tid })
     }
 
-    /// Locks a row found by a scan, as it is, for an update or delete of this transaction.
-    pub fn lock(&self, row: RowId, snapshot: &Latest, wait: Wait) -> Outcome {
+    /// Locks a row found by a scan, as it is, until the transaction ends.
+    pub fn lock(&self, row: RowId, against: Against, snapshot: &Latest, wait: Wait) -> Outcome {
         let mut tid = row.0;
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the row was found by a scan of this table; the slot is of its kind and dropped here.
@@ -129,7 +137,10 @@ impl<R: Record> Table<R> {
                 snapshot.as_ptr(),
                 slot,
                 pg_sys::GetCurrentCommandId(true),
-                pg_sys::LockTupleMode::LockTupleExclusive,
+                match against {
+                    Against::Change => pg_sys::LockTupleMode::LockTupleShare,
+                    Against::Everybody => pg_sys::LockTupleMode::LockTupleExclusive,
+                },
                 match wait {
                     Wait::No => pg_sys::LockWaitPolicy::LockWaitSkip,
                     Wait::Yes => pg_sys::LockWaitPolicy::LockWaitBlock,
@@ -292,16 +303,4 @@ impl<R> Drop for Table<R> {
             pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
         }
     }
-}
-
-/// The next value of the sequence that numbers arrivals.
-pub fn next_arrival() -> Result<i64, Error> {
-    let sequence = catalog::oid(Object::Arrival)?;
-    // Not among pgrx's bindings.
-    unsafe extern "C-unwind" {
-        fn nextval_internal(relation: pg_sys::Oid, check_permissions: bool) -> i64;
-    }
-    // SAFETY: the signature has been the same since PostgreSQL 10, and errors are caught at the boundary. EXECUTE on
-    // our function is the permission.
-    Ok(unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) })
 }

@@ -1,7 +1,8 @@
 //! What differs between PostgreSQL 14 and 18: the only file with a version in it.
 
 use pgrx::pg_sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 
 /// Opens an index scan.
 ///
@@ -159,8 +160,166 @@ pub fn session_number() -> usize {
 
 /// The most sessions that the server can have.
 pub fn sessions() -> usize {
-    // SAFETY: reads a number that is fixed for the server.
-    unsafe { pg_sys::MaxBackends as usize }
+    // SAFETY: reads numbers that are fixed for the server.
+    unsafe {
+        #[cfg(feature = "pg14")]
+        if pg_sys::MaxBackends == 0 {
+            return expected_sessions();
+        }
+        pg_sys::MaxBackends as usize
+    }
+}
+
+/// What [`sessions`] will be, before the postmaster has added it up.
+#[cfg(feature = "pg14")]
+fn expected_sessions() -> usize {
+    unsafe extern "C" {
+        static autovacuum_max_workers: i32;
+    }
+    // SAFETY: reads settings; as InitializeMaxBackends() does it.
+    let sum = unsafe {
+        pg_sys::MaxConnections
+            + autovacuum_max_workers
+            + 1
+            + pg_sys::max_worker_processes
+            + pg_sys::max_wal_senders
+    };
+    sum as usize
+}
+
+/// True if shared memory need not be reserved when the server starts.
+pub const SHARED_MEMORY_AT_ANY_TIME: bool = cfg!(any(feature = "pg17", feature = "pg18"));
+
+/// Sees to it that there are `size()` bytes for [`shared_memory`], while the postmaster loads libraries. The size is
+/// asked for when the number of sessions is known.
+#[cfg(feature = "pg14")]
+pub fn reserve_shared_memory(size: fn() -> usize) {
+    // SAFETY: the postmaster is loading libraries, and the number of sessions is known from the settings.
+    unsafe { pg_sys::RequestAddinShmemSpace(size()) }
+}
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+pub fn reserve_shared_memory(size: fn() -> usize) {
+    use std::cell::Cell;
+
+    thread_local! {
+        static SIZE: Cell<Option<fn() -> usize>> = const { Cell::new(None) };
+        static NEXT: Cell<pg_sys::shmem_request_hook_type> = const { Cell::new(None) };
+    }
+
+    /// # Safety
+    /// Called by the server, as its hook.
+    unsafe extern "C-unwind" fn request() {
+        // SAFETY: the server calls the hook when space may be requested; so may whoever was there before us.
+        unsafe {
+            if let Some(next) = NEXT.get() {
+                next();
+            }
+            if let Some(size) = SIZE.get() {
+                pg_sys::RequestAddinShmemSpace(size());
+            }
+        }
+    }
+
+    SIZE.set(Some(size));
+    // SAFETY: the postmaster is loading libraries; nothing runs beside it.
+    unsafe {
+        NEXT.set(pg_sys::shmem_request_hook);
+        pg_sys::shmem_request_hook = Some(request);
+    }
+}
+
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+pub fn reserve_shared_memory(_: fn() -> usize) {}
+
+/// Finds the library's `size` bytes of shared memory, or makes them and has them filled in. None if there is no room.
+/// To be called in a transaction.
+pub fn shared_memory(
+    name: &'static CStr,
+    size: usize,
+    fill: unsafe extern "C-unwind" fn(*mut c_void),
+) -> Option<NonNull<c_void>> {
+    // SAFETY: `fill` is given `size` bytes that nobody else has seen.
+    unsafe {
+        #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
+        return main_memory::attach(name, size, fill);
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        return registry::attach(name, size, fill);
+    }
+}
+
+/// What the server has kept, when it started, for those who did not reserve.
+#[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
+mod main_memory {
+    use super::{CStr, NonNull, c_void, pg_sys};
+
+    /// `AddinShmemInitLock` in the server's array of named locks (lwlocknames.txt), a macro that bindings do not see.
+    const ADDIN_SHMEM_INIT_LOCK: usize = 21;
+
+    /// # Safety
+    /// `fill` initialises `size` bytes.
+    pub unsafe fn attach(
+        name: &'static CStr,
+        size: usize,
+        fill: unsafe extern "C-unwind" fn(*mut c_void),
+    ) -> Option<NonNull<c_void>> {
+        // SAFETY: the protocol for late comers: under the lock, whoever does not find the structure fills it in.
+        unsafe {
+            let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
+            pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+            let place = pgrx::PgTryBuilder::new(|| {
+                let mut found = false;
+                let place = pg_sys::ShmemInitStruct(name.as_ptr(), size, &mut found);
+                NonNull::new(place).map(|place| (place, found))
+            })
+            .catch_others(|_| {
+                // Raising the error has let interrupts in; LWLockRelease below expects them held.
+                pg_sys::InterruptHoldoffCount += 1;
+                None
+            })
+            .execute();
+            if let Some((place, false)) = place {
+                fill(place.as_ptr());
+            }
+            pg_sys::LWLockRelease(lock);
+            place.map(|(place, _)| place)
+        }
+    }
+}
+
+/// Memory that can be had at any time.
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+mod registry {
+    use super::{CStr, NonNull, c_void, pg_sys};
+
+    /// # Safety
+    /// `fill` initialises `size` bytes.
+    pub unsafe fn attach(
+        name: &'static CStr,
+        size: usize,
+        fill: unsafe extern "C-unwind" fn(*mut c_void),
+    ) -> Option<NonNull<c_void>> {
+        // SAFETY: a subtransaction as PL/pgSQL makes one for a block with an exception handler: its abort releases
+        // the locks that an error leaves. The segment outlives it.
+        unsafe {
+            let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+            pg_sys::BeginInternalSubTransaction(std::ptr::null());
+            let place = pgrx::PgTryBuilder::new(|| {
+                let mut found = false;
+                let place = pg_sys::GetNamedDSMSegment(name.as_ptr(), size, Some(fill), &mut found);
+                pg_sys::ReleaseCurrentSubTransaction();
+                NonNull::new(place)
+            })
+            .catch_others(|_| {
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+                None
+            })
+            .execute();
+            pg_sys::MemoryContextSwitchTo(context);
+            pg_sys::CurrentResourceOwner = owner;
+            place
+        }
+    }
 }
 
 /// Installs a signal handler.

@@ -23,7 +23,7 @@ TOPICS = ["orders", None]
 CHEAP, EXPENSIVE = 64, 120  # pages
 PATIENCE = 1.2  # seconds after which an open transaction holds no floor, and a little
 SHARED = Path(__file__).resolve().parents[2] / "src" / "store" / "cache.rs"
-SHARED_MEMORY = "SELECT count(*) FROM pg_shmem_allocations WHERE name = 'outbox'"
+SHARED_MEMORY = "SELECT coalesce(sum(size), 0) FROM pg_shmem_allocations WHERE name ^@ 'outbox'"
 SOON = 3  # seconds, for what no session could announce: the sweep's second, on a busy machine
 
 
@@ -129,6 +129,22 @@ def test_ten_seconds_under_a_held_snapshot_are_flat(db, held):
     assert last <= 1.5 * first
 
 
+def test_a_series_of_purges_looks_for_deaths_once(db):
+    """The first one does, and the first one after a while."""
+    for _ in range(3):
+        append_many(db, 10_000)
+    (lease,) = claim(db, batch_size=1, lease_seconds=600)
+    until(lambda: purged(db) > EXPENSIVE and purged(db) < EXPENSIVE)
+    db.execute("UPDATE outbox.delivery SET attempts = 50, leased_until = clock_timestamp() WHERE lease <> 0")
+    until(lambda: purged(db) > EXPENSIVE)
+    assert not value(db, "complete", lease.token)
+
+
+def purged(db):
+    """Pages that a purge touches which has nothing to delete."""
+    return pages(explained(db, "SELECT outbox.purge()"))
+
+
 # -- late commits ----------------------------------------------------------------------------
 
 
@@ -155,6 +171,27 @@ def test_a_transaction_that_stays_open_is_passed_and_delivered_by_the_claim_afte
     late.commit()
     overtaking = append(db)
     assert ids(claim(db, topic)) == [message, overtaking]
+
+
+@pytest.mark.parametrize("age", [0, PATIENCE])
+@pytest.mark.parametrize("topic", TOPICS)
+def test_what_savepoints_have_left_is_delivered_by_the_claim_after_the_commit(db, connect, topic, age):
+    wear(db, count=4_000)
+    late = connect()
+    late.execute("SELECT 1")
+    with late.transaction(force_rollback=True):
+        append(late)
+    with late.transaction():
+        messages = [append(late)]
+        with late.transaction(force_rollback=True):
+            append(late)
+        messages.append(append(late))
+    time.sleep(age)
+    wear(db, count=4_000)
+    just_swept(db, topic)
+    late.commit()
+    overtaking = append(db)
+    assert ids(claim(db, topic)) == [*messages, overtaking]
 
 
 def test_several_open_transactions_are_delivered_in_any_order_of_their_commits(db, connect):
@@ -386,6 +423,16 @@ def test_an_open_claim_of_the_oldest_message_costs_the_others_nothing(db, connec
 
 
 @pytest.mark.parametrize("topic", TOPICS)
+def test_an_open_claim_of_the_longest_due_message_costs_the_others_nothing(db, connect, topic):
+    append(db, available_at=clock(db, seconds=0.1))
+    time.sleep(0.2)
+    worker = connect()
+    assert len(claim(worker)) == 1
+    wear(db, delay=1)
+    just_swept(db, topic)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
 def test_two_claims_of_one_transaction_deliver_in_order(db, held, topic):
     """The first looks from the beginning, and finds more than it takes."""
     wear(db)
@@ -401,6 +448,51 @@ def test_two_claims_of_one_transaction_deliver_in_order(db, held, topic):
         got = [*claim(db, topic, batch_size=1), *claim(db, topic, batch_size=1), *claim(db, topic, batch_size=1)]
     assert ids(got) == messages
     assert ids(claim(db, topic)) == [young]
+
+
+# -- paused topics ---------------------------------------------------------------------------
+
+
+def pause(db, topic, paused=True):
+    db.execute(
+        "INSERT INTO outbox.topic (topic, paused) VALUES (%s, %s)"
+        " ON CONFLICT ON CONSTRAINT topic_pkey DO UPDATE SET paused = excluded.paused",
+        [topic, paused],
+    )
+
+
+def test_what_is_ready_and_due_in_a_paused_topic_costs_claims_on_any_topic_nothing(db, held):
+    """Nor does it keep them from what was due later."""
+    due = clock(db, seconds=0.5).isoformat()
+    append_many(db, 2_000, "paused")
+    append_many(db, 2_000, "paused", available_at=due)
+    delayed = append(db, available_at=clock(db, seconds=1))
+    pause(db, "paused")
+    wear(db, delay=1)
+    assert states(db)[delayed] == "delivered"
+    just_swept(db, None)
+    young = append(db)
+    assert ids(claim(db)) == [young]
+
+
+def test_what_was_paused_is_delivered_soon_after(db, other):
+    messages = [append(db, "paused"), append(db, "paused", available_at=clock(db, seconds=0.1))]
+    pause(db, "paused")
+    wear(db, delay=1)
+    just_swept(db, None)
+    assert claim(db, "paused") == []
+    pause(other, "paused", False)
+    assert ids(until(lambda: claim(db), SOON)) == messages
+
+
+def test_what_was_paused_is_delivered_by_the_next_claim_on_its_topic(db, other):
+    wear(db, "paused")
+    just_swept(db, "paused")
+    messages = [append(db, "paused") for _ in range(2)]
+    pause(db, "paused")
+    assert claim(db) == claim(db, "paused") == []
+    pause(other, "paused", False)
+    assert ids(claim(db, "paused")) == messages
 
 
 # -- where nobody can tell -------------------------------------------------------------------
@@ -555,7 +647,7 @@ def test_the_floor_stays_when_its_last_producer_works_for_another_database(serve
 
 def test_more_topics_than_there_is_room_for_are_all_delivered(server, db, connect):
     """Those that find no room are looked at from the beginning."""
-    room = re.search(r"const ENTRIES: usize = (\d+);", SHARED.read_text())
+    room = re.search(r"const TOPICS_LATE: usize = (\d+);", SHARED.read_text())
     topics = [f"topic {n}" for n in range(2 * int(room[1]))]
     wear(db)
     old = append(db)
@@ -571,7 +663,7 @@ def test_more_topics_than_there_is_room_for_are_all_delivered(server, db, connec
         assert delivered == {topic: [message] for topic, message in messages.items()}
     release(db, lease.token, old)
     assert ids(claim(db, "orders")) == [old]
-    server.restart("immediate")  # the cache is full now, and emptied only once a minute
+    server.restart("immediate")  # the cache is full now, and for a minute none of its places is given away
 
 
 # -- servers of their own --------------------------------------------------------------------
@@ -607,9 +699,26 @@ def test_without_shared_memory_everything_works():
         assert "PANIC" not in server.log()
 
 
-def test_shared_memory_is_used_where_it_can_be_had(db):
+def test_shared_memory_is_used_where_it_can_be_had(server, db):
     append(db)
-    assert one(db, SHARED_MEMORY) == 1
+    if int(server.pg) < 17:
+        assert 10_000 < one(db, SHARED_MEMORY) < 100_000
+    else:
+        assert one(db, SHARED_MEMORY) == 0  # memory of its own
+
+
+def test_with_preload_there_is_room_for_thousands_of_topics():
+    with Server(conf={**CONF, "shared_preload_libraries": "outbox"}) as server:
+        server.createdb("app", extension="outbox")
+        with server.connect("app", autocommit=True) as db, contextlib.closing(server.connect("app")) as holder:
+            hold(holder)
+            topics = [f"topic {n}" for n in range(2000)]
+            for topic in topics:
+                claim(db, topic)
+            if int(server.pg) < 17:
+                assert one(db, SHARED_MEMORY) > 1_000_000
+            wear(db, topics[-1])
+            just_swept(db, topics[-1])
 
 
 def test_a_crash_forgets_the_floor_and_nothing_else(server, database):
@@ -639,6 +748,17 @@ def test_a_crash_forgets_the_floor_and_nothing_else(server, database):
         assert ids(until(lambda: claim(db, "orders"), SOON)) == [waiting]
         assert value(db, "complete", leases[leased].token)
     lost.close()
+
+
+def test_after_a_restart_the_floor_rises_before_anything_is_appended(server, database):
+    with server.connect(database, autocommit=True) as db:
+        prepared(server.connect(database), append, topic="other")  # keeps what is over from being removed
+        wear(db)
+    server.restart()
+    with server.connect(database, autocommit=True) as db:
+        for topic in TOPICS:
+            just_swept(db, topic)
+        db.execute("ROLLBACK PREPARED 'floor'")
 
 
 def test_a_promoted_standby_begins_anew():
