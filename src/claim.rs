@@ -144,6 +144,13 @@ enum From {
     GivenBack,
 }
 
+impl From {
+    /// What we have locked nobody else is changing; but only who would wait may change it.
+    fn wait(self) -> Wait {
+        if let From::GivenBack = self { Wait::Yes } else { Wait::No }
+    }
+}
+
 impl Aside {
     fn leave(&mut self, at: Time) {
         self.left = self.left.into_iter().chain([at]).min();
@@ -291,7 +298,10 @@ impl<'c, 's> Batch<'c, '_, 's> {
             return self.bury(id, leased, from, turn, &topic, looking);
         }
         match (turn, row.key) {
-            (Turn::Blocked, Some(key)) if self.keys.park(id, &leased, key, &mut self.rules)? => {
+            (Turn::Blocked, Some(key))
+                if !matches!(from, From::GivenBack)
+                    && self.keys.park(id, &leased, key, &mut self.rules)? =>
+            {
                 return Ok(Met::Passed);
             }
             (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
@@ -313,7 +323,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
         let seconds = self.claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
         leased.lease(self.nonce, self.claim.owner, until);
-        match self.deliveries.update(id, &leased, self.snapshot, Wait::No) {
+        match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
             Outcome::Lost(xid) => {
                 if let Some(key) = row.key {
                     self.keys.lost(&row, key, &topic, looking)?;
@@ -342,24 +352,23 @@ impl<'c, 's> Batch<'c, '_, 's> {
         topic: &TopicRow,
         looking: &Looking,
     ) -> Result<Met, Error> {
+        if let From::GivenBack = from {
+            return self.leave(id, row.seq, from); // until its turn
+        }
         let mut younger = None;
         if self.deaths < DEATHS_AT_MOST {
             self.deaths += 1;
             younger = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
         }
-        match (younger, row.key, from) {
-            (None, _, From::GivenBack) => return self.leave(id, row.seq, from),
-            (Some(younger), Some(key), _) if topic.blocks_when_dead() => {
-                self.give_back(younger);
-                self.keys.lost(&row, key, topic, looking)?;
+        let (Some(younger), Some(key)) = (younger, row.key) else { return Ok(Met::Passed) };
+        if topic.blocks_when_dead() {
+            self.give_back(younger);
+            self.keys.lost(&row, key, topic, looking)?;
+        } else {
+            self.ended.add(row.topic, key, row.seq)?;
+            if turn == Turn::Free {
+                self.pass(&row)?;
             }
-            (Some(_), Some(key), _) => {
-                self.ended.add(row.topic, key, row.seq)?;
-                if turn == Turn::Free {
-                    self.pass(&row)?;
-                }
-            }
-            _ => {}
         }
         Ok(Met::Passed)
     }

@@ -308,7 +308,7 @@ pub fn park_locked(
         let mut row = found.row;
         row.release();
         row.park();
-        deliveries.update(id, &row, snapshot, Wait::No);
+        deliveries.update(id, &row, snapshot, Wait::Yes);
         shared::touched(seq)?;
     }
     Ok(())

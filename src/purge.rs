@@ -52,8 +52,9 @@ fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
 
 /// Where the dead block their key, the next message of the key has its turn.
 fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
-    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    // All in SPI's memory, which ends with the connection.
     Spi::connect_mut(|client| {
+        let deliveries = Table::<Deliveries>::open(Access::Write)?;
         let mut ended = Ended::new(&deliveries);
         let mut deleted = 0;
         for row in client.update(DEAD, None, &[days.into(), limit.into()]).into_iter().flatten() {
