@@ -360,6 +360,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
             self.deaths += 1;
             younger = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
         }
+        if younger.is_none() {
+            self.expires(row.leased_until); // left for a later look
+        }
         let (Some(younger), Some(key)) = (younger, row.key) else { return Ok(Met::Passed) };
         if topic.blocks_when_dead() {
             self.give_back(younger);
