@@ -289,10 +289,32 @@ pub fn send_back(
 ) -> Result<(), Error> {
     loop {
         server::check_for_interrupts();
+        await_younger(deliveries, topic, key, seq)?;
         let snapshot = Latest::push();
         if let Some(younger) = lock_younger(deliveries, &snapshot, (topic, key, seq), Wait::Yes)? {
             return park_locked(deliveries, &snapshot, younger);
         }
+    }
+}
+
+/// Waits for claims, and other changes, that are leasing messages of a key younger than `seq`: they may not have seen it.
+fn await_younger(
+    deliveries: &Table<Deliveries>,
+    topic: Text<'_>,
+    key: Text<'_>,
+    seq: i64,
+) -> Result<(), Error> {
+    let mut ready = Now::of_key(deliveries, Part::Ready)?;
+    loop {
+        server::check_for_interrupts();
+        let mut younger = ready.younger(topic, key, seq);
+        let leasing = loop {
+            let Some(version) = younger.next() else { return Ok(()) };
+            if let Some(xid) = version.written_by.filter(|_| version.row.lease.is_some()) {
+                break xid;
+            }
+        };
+        server::wait_for(leasing);
     }
 }
 
