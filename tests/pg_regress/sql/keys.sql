@@ -335,6 +335,17 @@ SELECT count(*), count(*) FILTER (WHERE message::int < before) AS overtaken
   FROM (SELECT message, max(message::int) OVER (PARTITION BY message::int % 7 ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
           FROM delivery) AS _;
 
+-- Different keys may share a hash (which is stored, and so stays as it is); they are different keys still.
+SELECT pg_temp.add('a1 -1'), pg_temp.add('b9', topic => 'parcels');
+SELECT topic, key, key_hash FROM outbox.delivery ORDER BY topic, key;
+SELECT pg_temp.add('a2 b1 b2 c1');
+UPDATE outbox.delivery SET key_hash = 1 WHERE key IS NOT NULL;
+SELECT pg_temp.take(2), pg_temp.take(), pg_temp.take(topic => NULL);
+TABLE messages;
+SELECT pg_temp.done('a1 b1 b2 c1 b9 -1');
+SELECT pg_temp.take();
+SELECT pg_temp.done('a2');
+
 -- Every index has every row, and nothing is parked for nothing.
 SELECT state, count(*) FROM outbox.message GROUP BY state;
 SELECT count(*) FROM outbox.delivery;
