@@ -80,8 +80,8 @@ fn checked(draft: Draft<'_>) -> Result<Message<'_>, Error> {
 /// Numbers the messages in input order and writes those that are not stored yet.
 fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> {
     let any_given = messages.iter().any(|message| message.draft.id.is_some());
-    let access = if any_given { Access::WriteNew } else { Access::Write };
-    let envelopes = Table::<Envelopes>::open(access)?;
+    let envelopes: Table<Envelopes> =
+        if any_given { Table::open_for_new()? } else { Table::open(Access::Write)? };
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let mut ids = Vec::with_capacity(messages.len());
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());

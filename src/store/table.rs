@@ -40,14 +40,13 @@ pub enum Wait {
 pub enum Access {
     Read,
     Write,
-    /// Writing with [`Table::insert_new`].
-    WriteNew,
 }
 
 pub struct Table<R> {
     relation: pg_sys::Relation,
     catalog: Catalog,
-    access: Access,
+    /// The index that [`Table::insert_new`] asks.
+    arbiter: Option<pg_sys::Oid>,
     slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.
     fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
@@ -66,7 +65,7 @@ impl<R: Record> Table<R> {
         let oid = catalog.oid(R::TABLE);
         let lock = match access {
             Access::Read => pg_sys::AccessShareLock,
-            Access::Write | Access::WriteNew => pg_sys::RowExclusiveLock,
+            Access::Write => pg_sys::RowExclusiveLock,
         };
         // SAFETY: opens and locks a relation; the slot is freed on drop, or by the abort.
         unsafe {
@@ -77,7 +76,7 @@ impl<R: Record> Table<R> {
             Ok(Table {
                 relation,
                 catalog,
-                access,
+                arbiter: None,
                 slot,
                 fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
                 upkeep: [const { OnceCell::new() }; 4],
@@ -111,9 +110,8 @@ impl<R: Record> Table<R> {
     }
 
     fn upkeep(&self, place: Option<Place>) -> &Upkeep {
-        let speculative = self.access == Access::WriteNew;
         self.upkeep[place.map_or(3, |place| place as usize)]
-            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, place, speculative))
+            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, place, self.arbiter))
     }
 }
 
@@ -209,8 +207,18 @@ impl<R: Write> Table<R> {
 }
 
 impl<R: Unique> Table<R> {
+    /// Opens the table for [`Table::insert_new`] too.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub fn open_for_new() -> Result<Self, Error> {
+        let mut table = Table::open(Access::Write)?;
+        table.arbiter = Some(table.catalog.oid(R::ARBITER));
+        Ok(table)
+    }
+
     /// Stores a row unless the arbiter index already has it. Waits for another transaction that is storing the same
-    /// row: committed means false, rolled back means it is stored here. The table is open as [`Access::WriteNew`].
+    /// row: committed means false, rolled back means it is stored here. The table was opened for it.
     pub fn insert_new(&self, row: &R::Row<'_>) -> bool {
         let upkeep = self.upkeep(R::place(row));
         // SAFETY: the protocol of speculative insertion: check, insert with a token, enter the indexes, confirm or
