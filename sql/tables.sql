@@ -21,8 +21,8 @@ CREATE TABLE outbox.envelope (
     CONSTRAINT envelope_id_key UNIQUE (id)
 );
 
--- place: r = in the ready index (ready or leased), w = waiting, x = dead. "Leased" is no place of its own: a claim
--- must change no column that an index or its predicate uses, or its update is not HOT. The fillfactor leaves each
+-- place: r = in the ready index (ready or leased), w = waiting, k = parked behind an older message of its key,
+-- x = dead. "Leased" is no place of its own: a claim must change no column that an index or its predicate uses, or its update is not HOT. The fillfactor leaves each
 -- page room for a new version of every row, as a claim writes it: all claims HOT. What a claim leaves as it is stands
 -- at the end, where WAL leaves it out. Vacuum gives no pages back: to do so it locks out everybody, here and on
 -- standbys, and the next backlog needs them again. Else autovacuum's defaults serve all three tables: at 4,000
@@ -50,6 +50,15 @@ CREATE INDEX delivery_waiting_topic ON outbox.delivery (topic, available_at)
     WHERE place OPERATOR(pg_catalog.=) 'w'::pg_catalog."char";
 CREATE INDEX delivery_dead ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char";
+
+-- The messages of a key: an index each for those that are ready or leased, those that are neither, and the dead, so
+-- that nobody who looks for some walks over the others.
+CREATE INDEX delivery_key_ready ON outbox.delivery (topic, key, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char" AND key IS NOT NULL;
+CREATE INDEX delivery_key_later ON outbox.delivery (topic, key, seq)
+    WHERE place OPERATOR(pg_catalog.=) ANY ('{w,k}'::pg_catalog."char"[]) AND key IS NOT NULL;
+CREATE INDEX delivery_key_dead ON outbox.delivery (topic, key, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" AND key IS NOT NULL;
 
 -- One row for all messages that one call completed after as many attempts under one owner: those numbered first to
 -- last, or of them only those in seqs. A row per message would cost a fifth of claim and complete.
@@ -109,7 +118,7 @@ COMMENT ON TABLE outbox.processed IS 'Markers of outbox.consume_once(): consumer
 COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something; NULL means: as the setting of that name';
 COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
 COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token';
-COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, x dead';
+COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, k parked behind an older message of its key, x dead';
 COMMENT ON COLUMN outbox.receipt.seqs IS 'Their numbers, ascending; NULL means all from first to last';
 COMMENT ON COLUMN outbox.envelope.available_at IS 'As the producer asked; NULL means at once';
 

@@ -6,17 +6,18 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::floor::{self, Cost, Seen};
+use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
-use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Topics};
+use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
-use crate::store::scan::{Lookup, Scan, TopicRules};
+use crate::store::scan::{ById, Lookup, Scan, TopicRules};
 use crate::store::server::{self, Meter};
 use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::{token, wake};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// Due messages that one claim considers besides as many as it may lease: the oldest among them come first.
 const DUE_BESIDES: usize = 500;
@@ -96,18 +97,22 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         snapshot: &snapshot,
         rules,
         bodies: Lookup::open(&tables.envelopes, &snapshot)?,
+        keys: Keys::new(&tables.deliveries, &snapshot, now),
+        ended: Ended::new(&tables.deliveries),
+        aside: Aside::default(),
         nonce: token::nonce(),
         left: batch_size,
         deaths: 0,
         expiry: floor::NEVER,
         rows,
     };
-    let mut due = batch.due(&waiting)?;
-    let reach = batch.fill(&mut due, &ready)?;
+    let mut walk = batch.find_due(&waiting)?;
+    let reach = batch.fill(&ready)?;
     let expiry = batch.expiry;
-    let left = due.end();
-    ready.finish(Seen { reach, expiry });
-    waiting.finish(Seen { reach: left, expiry: floor::NEVER });
+    let left = batch.finish(reach)?;
+    walk.end_at(left.cost);
+    ready.finish(Seen { reach: left.ready, expiry });
+    waiting.finish(Seen { reach: left.due.map(|due| due.0), expiry: floor::NEVER });
     Ok(())
 }
 
@@ -117,26 +122,36 @@ struct Tables {
     topics: Table<Topics>,
 }
 
-/// A waiting message that is due.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct DueMessage {
-    seq: i64,
-    at: Time,
-    /// Of the walk to it, if that is measured.
-    cost: Option<Cost>,
-}
-
-/// Waiting messages that are due, oldest first.
-struct Due<'l> {
-    messages: VecDeque<DueMessage>,
+/// Messages that a look at the ready ones does not bring, by number.
+#[derive(Default)]
+struct Aside {
+    messages: BTreeMap<i64, (RowId, From)>,
     /// The longest due of those that must stay reachable.
     left: Option<Time>,
-    walk: Walk<'l>,
     /// Of the walk to the longest due of those that are leased.
     cost: Option<Cost>,
 }
 
-impl Due<'_> {
+/// How a claim has come upon a message.
+#[derive(Clone, Copy)]
+enum From {
+    Ready,
+    /// Waiting, and due since then; and what the walk to it has cost, if that is measured.
+    Due(Time, Option<Cost>),
+    /// Parked, or due, and the next of a key.
+    Key,
+    /// Its lease ends with that of an older message of its key. Locked.
+    GivenBack,
+}
+
+impl From {
+    /// What we have locked nobody else is changing; but only who would wait may change it.
+    fn wait(self) -> Wait {
+        if let From::GivenBack = self { Wait::Yes } else { Wait::No }
+    }
+}
+
+impl Aside {
     fn leave(&mut self, at: Time) {
         self.left = self.left.into_iter().chain([at]).min();
     }
@@ -145,15 +160,18 @@ impl Due<'_> {
         self.cost = self.cost.into_iter().chain(cost).min();
     }
 
-    /// The due time that must stay reachable. What nobody has asked for could have been leased.
-    fn end(mut self) -> Option<i64> {
-        for message in std::mem::take(&mut self.messages) {
-            self.leave(message.at);
-            self.lease(message.cost);
-        }
-        self.walk.end_at(self.cost);
-        self.left.map(|at| at.0)
+    fn first_before(&mut self, seq: i64) -> Option<(i64, RowId, From)> {
+        let first = self.messages.first_entry().filter(|first| *first.key() < seq)?;
+        let (seq, (id, from)) = first.remove_entry();
+        Some((seq, id, from))
     }
+}
+
+/// What a claim leaves to be found: the first number, and the earliest due time; and what the walk to it has cost.
+struct Left {
+    ready: Option<i64>,
+    due: Option<Time>,
+    cost: Option<Cost>,
 }
 
 /// A batch being filled.
@@ -164,6 +182,9 @@ struct Batch<'c, 'r, 's> {
     snapshot: &'s Latest,
     rules: TopicRules<'s>,
     bodies: Lookup<'s, Envelopes>,
+    keys: Keys<'s>,
+    ended: Ended<'s>,
+    aside: Aside,
     nonce: i64,
     left: usize,
     deaths: usize,
@@ -175,7 +196,7 @@ struct Batch<'c, 'r, 's> {
 /// What became of a message that a claim met.
 enum Met {
     Leased,
-    /// Nothing to be had from it, whatever others do: it stays as it is, or died.
+    /// Nothing to be had from it, whatever others do: it stays as it is, is parked, or died.
     Passed,
     /// Claimable, but not now: it must stay reachable.
     Held,
@@ -183,8 +204,8 @@ enum Met {
 
 impl<'c, 's> Batch<'c, '_, 's> {
     /// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
-    fn due<'l>(&mut self, waiting: &'l Looking) -> Result<Due<'l>, Error> {
-        let mut due = Due { messages: VecDeque::new(), left: None, walk: Walk::begin(waiting), cost: None };
+    fn find_due<'l>(&mut self, waiting: &'l Looking) -> Result<Walk<'l>, Error> {
+        let walk = Walk::begin(waiting);
         let (topic, start) = (self.claim.topic, Time(waiting.start()));
         let mut scan = Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?;
         while let Some(found) = scan.next() {
@@ -193,19 +214,18 @@ impl<'c, 's> Batch<'c, '_, 's> {
                 continue;
             }
             let at = found.row.available_at.unwrap_or(self.now);
-            if due.messages.len() == self.left + DUE_BESIDES {
-                due.leave(at);
+            if self.aside.messages.len() == self.left + DUE_BESIDES {
+                self.aside.leave(at);
                 break;
             }
-            due.messages.push_back(DueMessage { seq: found.row.seq, at, cost: due.walk.cost() });
+            self.aside.messages.insert(found.row.seq, (found.id, From::Due(at, walk.cost())));
         }
-        due.messages.make_contiguous().sort_unstable();
-        Ok(due)
+        Ok(walk)
     }
 
-    /// Leases what is ready and what is due, merged in arrival order. Returns the first number that must stay
+    /// Leases what is ready and what lies aside, merged in arrival order. Returns the first number that must stay
     /// reachable, or None if the end was reached and nothing left.
-    fn fill(&mut self, due: &mut Due<'_>, ready: &Looking) -> Result<Option<i64>, Error> {
+    fn fill(&mut self, ready: &Looking) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
         let mut scan = Scan::in_order(self.deliveries, self.snapshot, self.claim.topic, ready.start())?;
         let mut walk = Walk::begin(ready);
@@ -213,7 +233,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {
                 walk.end_at(None);
-                self.fill_from_due(due, i64::MAX, ready)?;
+                self.fill_from_aside(i64::MAX, ready)?;
                 return Ok(reach);
             };
             let seq = found.row.seq;
@@ -225,9 +245,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
                 continue;
             }
             let cost = walk.cost();
-            self.fill_from_due(due, seq, ready)?;
-            let met = if self.left > 0 { self.meet(found.id, found.row, ready)? } else { Met::Held };
-            match met {
+            self.fill_from_aside(seq, ready)?;
+            let from = self.aside.messages.remove(&seq).map_or(From::Ready, |(_, from)| from);
+            match self.meet(found.id, found.row, from, ready)? {
                 Met::Leased => walk.end_at(cost),
                 Met::Held => reach = reach.or(Some(seq)),
                 Met::Passed => {}
@@ -239,59 +259,169 @@ impl<'c, 's> Batch<'c, '_, 's> {
         Ok(reach)
     }
 
-    /// Leases due messages that arrived before number `before`.
-    fn fill_from_due(&mut self, due: &mut Due<'_>, before: i64, ready: &Looking) -> Result<(), Error> {
-        if due.messages.is_empty() {
+    /// Leases messages that lie aside and arrived before number `before`.
+    fn fill_from_aside(&mut self, before: i64, ready: &Looking) -> Result<(), Error> {
+        if self.aside.messages.is_empty() {
             return Ok(());
         }
-        let mut scan = Lookup::open(self.deliveries, self.snapshot)?;
+        let mut rows = ById::open(self.deliveries, self.snapshot);
         while self.left > 0 {
-            let Some(&message) = due.messages.front().filter(|message| message.seq < before) else { break };
-            due.messages.pop_front();
-            let Some(found) = scan.find(message.seq) else { continue };
-            match self.meet(found.id, found.row, ready)? {
-                Met::Leased => due.lease(message.cost),
-                Met::Held => due.leave(message.at),
-                Met::Passed => {}
+            let Some((_, id, from)) = self.aside.first_before(before) else { break };
+            let Some(found) = rows.find(id) else { continue };
+            match (self.meet(found.id, found.row, from, ready)?, from) {
+                (Met::Leased, From::Due(_, cost)) => self.aside.lease(cost),
+                (Met::Held, From::Due(at, _)) => self.aside.leave(at),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Leases one message that nobody has leased and that is due, if it may be had.
-    fn meet(&mut self, id: RowId, row: Delivery<'_>, looking: &Looking) -> Result<Met, Error> {
-        let mut row: Delivery<'_> = row;
+    /// Leases one message that nobody has leased and that is due, if it may be had and the batch is not full.
+    fn meet(&mut self, id: RowId, row: Delivery<'_>, from: From, looking: &Looking) -> Result<Met, Error> {
         let topic = self.rules.of(row.topic)?;
         if topic.paused {
             return Ok(Met::Passed);
         }
-        if row.attempts >= settings::max_attempts(&topic) {
-            if self.deaths < DEATHS_AT_MOST {
-                self.deaths += 1;
-                row.die_exhausted(self.now);
-                self.deliveries.update(id, &row, self.snapshot, Wait::No);
+        if self.left == 0 {
+            return self.leave(id, row.seq, from);
+        }
+        let mut leased: Delivery<'_> = row;
+        if let From::GivenBack = from {
+            leased.release();
+        }
+        let turn = match row.key {
+            Some(key) => self.keys.turn(&row, key, &topic, looking)?,
+            None => Turn::Free,
+        };
+        if leased.attempts >= settings::max_attempts(&topic) {
+            return self.bury(id, leased, from, turn, &topic, looking);
+        }
+        match (turn, row.key) {
+            (Turn::Blocked, Some(key))
+                if !matches!(from, From::GivenBack)
+                    && self.keys.park(id, &leased, key, &mut self.rules)? =>
+            {
+                return Ok(Met::Passed);
             }
-            return Ok(Met::Passed);
+            (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
+            (Turn::Free, _) => {}
         }
         let Some(body) = self.bodies.find(row.seq) else { return Ok(Met::Passed) };
+        let mut younger = Vec::new();
+        if let Some(key) = row.key.filter(|_| leased.lease.is_some()) {
+            // Leased again: the younger leases of its key go back with it.
+            let of_key = (row.topic, key, row.seq);
+            match keys::lock_younger(self.deliveries, self.snapshot, of_key, Wait::No)? {
+                Some(locked) => younger = locked,
+                None => {
+                    self.keys.lost(&row, key, &topic, looking)?;
+                    return Ok(Met::Held);
+                }
+            }
+        }
         let seconds = self.claim.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
-        row.lease(self.nonce, self.claim.owner, until);
-        match self.deliveries.update(id, &row, self.snapshot, Wait::No) {
-            Outcome::Lost(xid) if looking.is_held_by(xid) => Ok(Met::Held),
-            Outcome::Lost(_) => Ok(Met::Passed),
+        leased.lease(self.nonce, self.claim.owner, until);
+        match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
+            Outcome::Lost(xid) => {
+                if let Some(key) = row.key {
+                    self.keys.lost(&row, key, &topic, looking)?;
+                }
+                Ok(if looking.is_held_by(xid) { Met::Held } else { Met::Passed })
+            }
             Outcome::Done => {
-                self.rows.push(&body.row, token::encode(row.seq, self.nonce), row.attempts, until);
+                self.rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
                 shared::touched(row.seq)?;
                 self.expires(Some(until));
                 self.left -= 1;
+                self.give_back(younger);
+                self.pass(&row)?;
                 Ok(Met::Leased)
             }
         }
     }
 
+    /// Records the death of a message whose attempts are used up.
+    fn bury(
+        &mut self,
+        id: RowId,
+        row: Delivery<'_>,
+        from: From,
+        turn: Turn,
+        topic: &TopicRow,
+        looking: &Looking,
+    ) -> Result<Met, Error> {
+        if let From::GivenBack = from {
+            return self.leave(id, row.seq, from); // until its turn
+        }
+        let mut younger = None;
+        if self.deaths < DEATHS_AT_MOST {
+            self.deaths += 1;
+            younger = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
+        }
+        if younger.is_none() {
+            self.expires(row.leased_until); // left for a later look
+        }
+        let (Some(younger), Some(key)) = (younger, row.key) else { return Ok(Met::Passed) };
+        if topic.blocks_when_dead() {
+            self.give_back(younger);
+            self.keys.lost(&row, key, topic, looking)?;
+        } else {
+            self.ended.add(row.topic, key, row.seq)?;
+            if turn == Turn::Free {
+                self.pass(&row)?;
+            }
+        }
+        Ok(Met::Passed)
+    }
+
+    /// A message is leased or over: the next of its key may be leased too.
+    fn pass(&mut self, row: &Delivery<'_>) -> Result<(), Error> {
+        if let Some(key) = row.key
+            && let Some(next) = self.keys.passed(row, key)?
+        {
+            self.aside.messages.entry(next.seq).or_insert((next.id, From::Key));
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, locked: Vec<(i64, RowId)>) {
+        self.aside.messages.extend(locked.into_iter().map(|(seq, id)| (seq, (id, From::GivenBack))));
+    }
+
+    /// Leaves a message for later.
+    fn leave(&mut self, id: RowId, seq: i64, from: From) -> Result<Met, Error> {
+        if let From::GivenBack = from {
+            keys::park_locked(self.deliveries, self.snapshot, [(seq, id)])?;
+            return Ok(Met::Passed);
+        }
+        Ok(Met::Held)
+    }
+
     fn expires(&mut self, until: Option<Time>) {
         self.expiry = until.map_or(self.expiry, |until| self.expiry.min(until.0));
+    }
+
+    /// Ends the call; `reach` is what [`Batch::fill`] has returned. What lies aside still, nobody has asked for.
+    fn finish(mut self, reach: Option<i64>) -> Result<Left, Error> {
+        for (seq, (id, from)) in std::mem::take(&mut self.aside.messages) {
+            match from {
+                From::Due(at, cost) => {
+                    self.aside.leave(at);
+                    self.aside.lease(cost);
+                }
+                From::GivenBack => keys::park_locked(self.deliveries, self.snapshot, [(seq, id)])?,
+                From::Ready | From::Key => {}
+            }
+        }
+        let unparked = self.keys.finish()?;
+        self.ended.unblock(Wait::No)?;
+        Ok(Left {
+            ready: reach.into_iter().chain(unparked.ready).min(),
+            due: self.aside.left.into_iter().chain(unparked.due).min(),
+            cost: self.aside.cost,
+        })
     }
 }
 

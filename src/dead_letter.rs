@@ -5,6 +5,7 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
+use crate::keys;
 use crate::settings;
 use crate::store::record::{Deliveries, Envelopes, Place, Topics};
 use crate::store::scan::{self, Lookup, Scan, TopicRules};
@@ -71,10 +72,12 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
         let mut scan = Lookup::open(deliveries, &snapshot)?;
         let Some(found) = scan.find(seq) else { return Ok(false) };
         let mut row = found.row;
+        let mut sends_back = false;
         if row.place != Place::Dead {
-            let limit = settings::max_attempts(&TopicRules::new(topics, &snapshot).of(row.topic)?);
+            let topic = TopicRules::new(topics, &snapshot).of(row.topic)?;
             let now = server::clock();
-            if !row.has_expired_for_good(now, limit) {
+            sends_back = topic.blocks_when_dead();
+            if !row.has_expired_for_good(now, settings::max_attempts(&topic)) {
                 return Ok(false);
             }
             row.die_exhausted(now);
@@ -83,6 +86,9 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             shared::touched(seq)?;
             shared::will_be_ready(row.topic, seq)?;
+            if let Some(key) = row.key.filter(|_| sends_back) {
+                keys::send_back(deliveries, row.topic, key, seq)?;
+            }
             return Ok(true);
         }
     }

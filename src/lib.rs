@@ -14,10 +14,12 @@
 //! 6. `retry_dead` and `redrive` give dead messages another life. `consume_once` makes a second delivery harmless.
 //! 7. `purge`, by hand or by the background worker, deletes what is over and past its retention.
 //!
+//! Messages of one key follow each other: `keys.rs` says how.
+//!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, topic, purge), which never use each other; operations -> store, pure modules, settings, wake, error; settings ->
-//! store; store -> error, floor, places. The pure modules (argument, backoff, floor, places, receipt, token) use nothing
-//! of ours and no pgrx.
+//! inbox, topic, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys
+//! -> store, error; settings -> store; store -> error, floor, places. The pure modules (argument, backoff, floor, places,
+//! receipt, token) use nothing of ours and no pgrx.
 
 mod api;
 mod worker;
@@ -29,6 +31,8 @@ mod inbox;
 mod purge;
 mod settle;
 mod topic;
+
+mod keys;
 
 mod error;
 mod settings;

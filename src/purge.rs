@@ -2,6 +2,7 @@
 
 use crate::argument;
 use crate::error::Error;
+use crate::keys::{self, Ended};
 use crate::settings;
 use crate::store::record::{Deliveries, Topics};
 use crate::store::scan::{Scan, TopicRules, first_appended_since};
@@ -9,6 +10,7 @@ use crate::store::server::{self, Meter};
 use crate::store::shared;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table, Wait};
+use crate::store::value::Text;
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
@@ -33,7 +35,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     record_deaths(limit)?;
     let (days, limit) = (settings::retention_days(), i64::from(limit));
     let delivered = purge_delivered(days, limit)?;
-    let dead = delete(DEAD, &[days.into(), (limit - delivered).into()]);
+    let dead = purge_dead(days, limit - delivered)?;
     let markers = delete(MARKERS, &[settings::processed_retention_days().into(), limit.into()]);
     Ok(Purged { messages: delivered + dead, markers })
 }
@@ -46,6 +48,25 @@ fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
     let cutoff = server::clock().plus_seconds(-SECONDS_OF_A_DAY.saturating_mul(shortest));
     let young = first_appended_since(cutoff, &Latest::push())?;
     Ok(delete(DELIVERED, &[days.into(), limit.into(), shortest.into(), young.into()]))
+}
+
+/// Where the dead block their key, the next message of the key has its turn.
+fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
+    // All in SPI's memory, which ends with the connection.
+    Spi::connect_mut(|client| {
+        let deliveries = Table::<Deliveries>::open(Access::Write)?;
+        let mut ended = Ended::new(&deliveries);
+        let mut deleted = 0;
+        for row in client.update(DEAD, None, &[days.into(), limit.into()]).into_iter().flatten() {
+            deleted += 1;
+            let (seq, topic, key) = (row.get(1), row.get::<Text<'_>>(2), row.get::<Text<'_>>(3));
+            if let (Ok(Some(seq)), Ok(Some(topic)), Ok(Some(key))) = (seq, topic, key) {
+                ended.add(topic, key, seq)?;
+            }
+        }
+        ended.unblock(Wait::Yes)?;
+        Ok(deleted)
+    })
 }
 
 fn delete(statement: &str, arguments: &[DatumWithOid<'_>]) -> i64 {
@@ -67,19 +88,28 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
     let mut rules = TopicRules::new(&topics, &snapshot);
     let mut scan = Scan::in_order(&deliveries, &snapshot, None, 0)?;
     let mut deaths = 0;
+    let mut ended = Ended::new(&deliveries);
     while deaths < limit {
         server::check_for_interrupts();
         let Some(found) = scan.next() else { break };
-        let mut row = found.row;
+        let row = found.row;
         // The cheap half of the question first: the limit is a look-up per topic.
         if !row.has_expired_for_good(now, 1) {
             continue;
         }
-        if row.has_expired_for_good(now, settings::max_attempts(&rules.of(row.topic)?)) {
-            row.die_exhausted(now);
-            deliveries.update(found.id, &row, &snapshot, Wait::No);
-            deaths += 1;
+        let topic = rules.of(row.topic)?;
+        if !row.has_expired_for_good(now, settings::max_attempts(&topic)) {
+            continue;
+        }
+        deaths += 1;
+        let Some(younger) = keys::bury(&deliveries, &snapshot, found.id, &row, &mut rules, now)? else {
+            continue;
+        };
+        keys::park_locked(&deliveries, &snapshot, younger)?;
+        if let Some(key) = row.key.filter(|_| !topic.blocks_when_dead()) {
+            ended.add(row.topic, key, row.seq)?;
         }
     }
+    ended.unblock(Wait::No)?;
     shared::looked_for_deaths(meter.read())
 }

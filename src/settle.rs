@@ -6,6 +6,7 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
+use crate::keys::{self, Ended};
 use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topics};
 use crate::store::rows::{AnswerRows, Caller};
 use crate::store::scan::{Lookup, TopicRules};
@@ -54,7 +55,7 @@ pub fn fail(
     let answer = Answer::Fail { error: error.map(|text| text.cut(ERROR_BYTES)), retry_at };
     Ok(settle(token, answer)?.map(|settled| match settled.place {
         Place::Dead => "dead",
-        Place::Ready | Place::Waiting => "waiting",
+        Place::Ready | Place::Waiting | Place::Parked => "waiting",
     }))
 }
 
@@ -106,7 +107,8 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
         if !row.holds(lease) {
             return Ok(None);
         }
-        let topic = TopicRules::new(&topics, &snapshot).of(row.topic)?;
+        let mut rules = TopicRules::new(&topics, &snapshot);
+        let topic = rules.of(row.topic)?;
         let now = server::clock();
         match answer {
             Answer::Fail { error, .. } if row.attempts >= settings::max_attempts(&topic) => {
@@ -126,8 +128,21 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
             }
             Answer::Release => row.release(),
         }
+        let blocks = row.key.is_some() && row.place == Place::Dead && topic.blocks_when_dead();
+        if blocks && !rules.hold(row.topic, Wait::Yes)? {
+            continue;
+        }
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             tell(&answer, &row)?;
+            if let Some(key) = row.key {
+                match answer {
+                    Answer::Extend { .. } => {}
+                    _ if row.place == Place::Dead && !blocks => {
+                        keys::unblock(&deliveries, row.topic, key, seq, Wait::Yes)?;
+                    }
+                    _ => keys::send_back(&deliveries, row.topic, key, seq)?,
+                }
+            }
             return Ok(Some(Settled { place: row.place, leased_until: row.leased_until }));
         }
     }
@@ -157,6 +172,7 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
         .collect();
     leases.sort_unstable();
     let mut completed: Vec<Completed> = Vec::with_capacity(leases.len());
+    let mut ended = Ended::new(&deliveries);
     {
         let snapshot = Latest::push();
         let mut scan = Lookup::open(&deliveries, &snapshot)?;
@@ -167,8 +183,8 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
             }
             server::check_for_interrupts();
             let owner = completed.last().and_then(|earlier| earlier.owner);
-            let taken = match take(seq, lease, owner, &deliveries, &snapshot, &mut scan) {
-                Taken::Changed => take_freshly(seq, lease, owner, &deliveries)?,
+            let taken = match take(seq, lease, owner, &deliveries, &snapshot, &mut scan, &mut ended)? {
+                Taken::Changed => take_freshly(seq, lease, owner, &deliveries, &mut ended)?,
                 taken => taken,
             };
             if let Taken::Completed(message) = taken {
@@ -178,6 +194,7 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
             }
         }
     }
+    ended.unblock(Wait::Yes)?;
     if !completed.is_empty() {
         Table::<Receipts>::open(Access::Write)?.insert_all(&receipts(completed));
     }
@@ -233,17 +250,21 @@ fn take(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
     scan: &mut Lookup<'_, Deliveries>,
-) -> Taken {
-    let Some(found) = scan.find(seq) else { return Taken::Stale };
+    ended: &mut Ended<'_>,
+) -> Result<Taken, Error> {
+    let Some(found) = scan.find(seq) else { return Ok(Taken::Stale) };
     if !found.row.holds(lease) {
-        return Taken::Stale;
+        return Ok(Taken::Stale);
     }
     if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
-        return Taken::Changed;
+        return Ok(Taken::Changed);
+    }
+    if let Some(key) = found.row.key {
+        ended.add(found.row.topic, key, seq)?;
     }
     let same = owner.map(Text::bytes) == found.row.lease_owner.map(Text::bytes);
     let owner = if same { owner } else { found.row.lease_owner.map(Text::copied) };
-    Taken::Completed(Completed { seq, attempts: found.row.attempts, owner })
+    Ok(Taken::Completed(Completed { seq, attempts: found.row.attempts, owner }))
 }
 
 /// As [`take`], with a new snapshot until nobody interferes.
@@ -252,12 +273,13 @@ fn take_freshly(
     lease: i64,
     owner: Option<Text<'static>>,
     deliveries: &Table<Deliveries>,
+    ended: &mut Ended<'_>,
 ) -> Result<Taken, Error> {
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
         let mut scan = Lookup::open(deliveries, &snapshot)?;
-        match take(seq, lease, owner, deliveries, &snapshot, &mut scan) {
+        match take(seq, lease, owner, deliveries, &snapshot, &mut scan, ended)? {
             Taken::Changed => {}
             taken => return Ok(taken),
         }

@@ -6,10 +6,12 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
+use crate::keys;
 use crate::settings::range;
 use crate::store::catalog::{self, Object};
 use crate::store::json::Value;
 use crate::store::shared;
+use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
@@ -51,11 +53,16 @@ pub fn resume(topic: Option<Text<'_>>) -> Result<bool, Error> {
 pub fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), Error> {
     let topic = checked(topic)?;
     let settings = argument::required("settings", settings)?;
+    let mut unblocks = false;
     for (name, value) in settings.members().ok_or(Fault::NotAnObject("settings"))? {
         check(name, &value)?;
+        unblocks |= name == BLOCK_ON_DEAD.as_bytes() && value.boolean() != Some(true);
     }
     if changed(SET_TOPIC, &[topic.into(), settings.into()])? {
         look_again(topic)?;
+        if unblocks {
+            keys::unblock_topic(&Table::open(Access::Write)?, topic)?;
+        }
     }
     Ok(())
 }

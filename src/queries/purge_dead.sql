@@ -1,6 +1,7 @@
--- $1 default retention in days, $2 most messages. One row per message deleted.
+-- $1 default retention in days, $2 most messages. One row per message deleted, oldest first: its number,
+-- topic and key.
 WITH finished AS MATERIALIZED (
-    SELECT d.seq
+    SELECT d.seq, d.topic, d.key
       FROM outbox.delivery AS d
       LEFT JOIN outbox.topic AS t ON t.topic = d.topic
      WHERE d.place = 'x'
@@ -9,6 +10,7 @@ WITH finished AS MATERIALIZED (
        FOR UPDATE OF d SKIP LOCKED
 ), deliveries AS (
     DELETE FROM outbox.delivery WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
+), envelopes AS (
+    DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
 )
-DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
-RETURNING 1
+SELECT seq, topic, key FROM finished ORDER BY seq

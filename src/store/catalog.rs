@@ -21,6 +21,9 @@ pub enum Object {
     DeliveryWaiting,
     DeliveryWaitingTopic,
     DeliveryDead,
+    DeliveryKeyReady,
+    DeliveryKeyLater,
+    DeliveryKeyDead,
     Receipt,
     Processed,
     ProcessedPkey,
@@ -31,7 +34,7 @@ pub enum Object {
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 16] = [
+const NAMES: [&CStr; 19] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",
@@ -41,6 +44,9 @@ const NAMES: [&CStr; 16] = [
     c"delivery_waiting",
     c"delivery_waiting_topic",
     c"delivery_dead",
+    c"delivery_key_ready",
+    c"delivery_key_later",
+    c"delivery_key_dead",
     c"receipt",
     c"processed",
     c"processed_pkey",

@@ -2,6 +2,7 @@
 //!
 //! ready -lease-> leased -complete-> (deleted, receipt)
 //! leased -release-> ready · leased -fail-> waiting -due, lease-> leased · leased -die-> dead -revive-> ready
+//! ready, waiting -park-> parked -take_turn-> waiting, and due · parked -lease-> leased
 
 use super::record::{Delivery, Place};
 use super::value::{Text, Time};
@@ -72,6 +73,17 @@ impl<'a> Delivery<'a> {
         self.place = Place::Waiting;
         self.available_at = Some(due);
         self.last_error = error;
+    }
+
+    /// Out of the way of claims, behind an older message of its key.
+    pub fn park(&mut self) {
+        self.place = Place::Parked;
+    }
+
+    /// What stood before it is over: a claim finds it among the due ones.
+    pub fn take_turn(&mut self, now: Time) {
+        self.place = Place::Waiting;
+        self.available_at = Some(now);
     }
 
     /// Given up. Who had it last stays on record.

@@ -16,6 +16,7 @@ mod cache;
 pub mod catalog;
 pub mod json;
 pub mod lifecycle;
+pub mod of_key;
 pub mod process;
 pub mod record;
 pub mod rows;

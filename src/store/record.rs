@@ -19,8 +19,8 @@ pub trait Read: Record {
 
 /// A table that the store writes.
 pub trait Write: Record {
-    /// The place of a row, in a table with partial indexes on it.
-    fn place(_: &Self::Row<'_>) -> Option<Place> {
+    /// What decides, in a table with partial indexes, which of them a row is in.
+    fn shelf(_: &Self::Row<'_>) -> Option<Shelf> {
         None
     }
     fn write(row: &Self::Row<'_>, fields: &mut FieldsMut<'_>);
@@ -131,14 +131,32 @@ impl Unique for Envelopes {
     const ARBITER: Object = Object::EnvelopeId;
 }
 
-/// Which partial index a delivery is in; the one column that a claim must not change.
+/// Where a delivery is in its life; the one column that a claim must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Ready or leased.
     Ready,
     /// Not before `available_at`.
     Waiting,
+    /// Behind an older message of its key, see `keys.rs`.
+    Parked,
     Dead,
+}
+
+/// Which partial indexes a delivery is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shelf {
+    pub place: Place,
+    pub keyed: bool,
+}
+
+impl Shelf {
+    /// How many there are.
+    pub const COUNT: usize = 8;
+
+    pub fn number(self) -> usize {
+        self.place as usize * 2 + usize::from(self.keyed)
+    }
 }
 
 impl Column<'_> for Place {
@@ -146,6 +164,7 @@ impl Column<'_> for Place {
         let letter = match self {
             Place::Ready => b'r',
             Place::Waiting => b'w',
+            Place::Parked => b'k',
             Place::Dead => b'x',
         };
         pg_sys::Datum::from(letter.cast_signed())
@@ -155,6 +174,7 @@ impl Column<'_> for Place {
         match datum.value() as u8 {
             b'r' => Place::Ready,
             b'w' => Place::Waiting,
+            b'k' => Place::Parked,
             _ => Place::Dead,
         }
     }
@@ -205,8 +225,8 @@ impl Read for Deliveries {
 }
 
 impl Write for Deliveries {
-    fn place(row: &Delivery<'_>) -> Option<Place> {
-        Some(row.place)
+    fn shelf(row: &Delivery<'_>) -> Option<Shelf> {
+        Some(Shelf { place: row.place, keyed: row.key.is_some() })
     }
 
     fn write(row: &Delivery<'_>, fields: &mut FieldsMut<'_>) {
@@ -288,6 +308,15 @@ pub struct TopicRow {
     pub backoff_max_seconds: Option<i32>,
     pub lease_seconds: Option<i32>,
     pub batch_size: Option<i32>,
+    /// False if None.
+    pub block_on_dead: Option<bool>,
+}
+
+impl TopicRow {
+    /// True if a dead message keeps the younger ones of its key from being delivered.
+    pub fn blocks_when_dead(&self) -> bool {
+        self.block_on_dead.unwrap_or(false)
+    }
 }
 
 pub enum Topics {}
@@ -306,6 +335,7 @@ impl Read for Topics {
             backoff_max_seconds: fields.get_opt(4),
             lease_seconds: fields.get_opt(5),
             batch_size: fields.get_opt(6),
+            block_on_dead: fields.get_opt(8),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::catalog::{self, Object};
 use super::record::{Deliveries, Delivery, Envelope, Envelopes, Fields, Read, TopicRow, Topics};
 use super::snapshot::Latest;
-use super::table::{Access, RowId, Table};
+use super::table::{Access, Against, Outcome, RowId, Table, Wait};
 use super::value::{Column, Text, Time};
 use super::version;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use uuid::Uuid;
 
 /// A condition on a column of the index, counted from 1.
-struct Key {
+pub(super) struct Key {
     column: i16,
     strategy: u32,
     operator: pg_sys::Oid,
@@ -21,11 +21,11 @@ struct Key {
 }
 
 impl Key {
-    fn new<'a>(column: i16, strategy: u32, operator: u32, value: &impl Column<'a>) -> Key {
+    pub(super) fn new<'a>(column: i16, strategy: u32, operator: u32, value: &impl Column<'a>) -> Key {
         Key { column, strategy, operator: operator.into(), value: value.datum() }
     }
 
-    fn text(column: i16, value: &Text<'_>) -> Key {
+    pub(super) fn text(column: i16, value: &Text<'_>) -> Key {
         Key::new(column, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, value)
     }
 }
@@ -35,6 +35,7 @@ pub struct Scan<'t, R> {
     scan: pg_sys::IndexScanDesc,
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
+    direction: pg_sys::ScanDirection::Type,
     table: PhantomData<&'t Table<R>>,
 }
 
@@ -45,18 +46,37 @@ pub struct Found<'s, R: Read> {
 }
 
 impl<'t, R: Read> Scan<'t, R> {
-    fn open(table: &'t Table<R>, index: Object, snapshot: &'t Latest, keys: usize) -> Result<Self, Error> {
+    pub(super) fn open(
+        table: &'t Table<R>,
+        index: Object,
+        snapshot: &'t Latest,
+        keys: usize,
+    ) -> Result<Self, Error> {
+        // SAFETY: the snapshot outlives the scan by its lifetime.
+        unsafe { Scan::open_with(table, index, snapshot.as_ptr(), keys) }
+    }
+
+    /// # Safety
+    /// The snapshot outlives the scan.
+    pub(super) unsafe fn open_with(
+        table: &'t Table<R>,
+        index: Object,
+        snapshot: pg_sys::Snapshot,
+        keys: usize,
+    ) -> Result<Self, Error> {
         let index = catalog::oid(index)?;
-        // SAFETY: table and snapshot outlive the scan by their lifetimes; the rest is freed on drop or by the abort.
+        // SAFETY: table and snapshot outlive the scan; the rest is freed on drop or by the abort.
         unsafe {
             let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
             let slot = pg_sys::table_slot_create(table.relation(), std::ptr::null_mut());
-            let scan = version::index_beginscan(table.relation(), index, snapshot.as_ptr(), keys as i32);
-            Ok(Scan { scan, index, slot, table: PhantomData })
+            let scan = version::index_beginscan(table.relation(), index, snapshot, keys as i32);
+            let direction = pg_sys::ScanDirection::ForwardScanDirection;
+            Ok(Scan { scan, index, slot, direction, table: PhantomData })
         }
     }
 
-    fn start<const N: usize>(&mut self, keys: [Key; N]) {
+    pub(super) fn start<const N: usize>(&mut self, keys: [Key; N]) {
+        self.direction = pg_sys::ScanDirection::ForwardScanDirection;
         let mut data = [pg_sys::ScanKeyData::default(); N];
         for (data, key) in data.iter_mut().zip(keys) {
             // SAFETY: fills the entry in; text columns have collation "C", which ScanKeyInit assumes.
@@ -66,12 +86,17 @@ impl<'t, R: Read> Scan<'t, R> {
         unsafe { pg_sys::index_rescan(self.scan, data.as_mut_ptr(), N as i32, std::ptr::null_mut(), 0) }
     }
 
+    /// As [`Scan::start`], from the end.
+    pub(super) fn start_backward<const N: usize>(&mut self, keys: [Key; N]) {
+        self.start(keys);
+        self.direction = pg_sys::ScanDirection::BackwardScanDirection;
+    }
+
     /// The next row in index order.
     pub fn next(&mut self) -> Option<Found<'_, R>> {
         // SAFETY: the slot holds the row, pinned, until the scan moves on; its columns are R's.
         unsafe {
-            if !pg_sys::index_getnext_slot(self.scan, pg_sys::ScanDirection::ForwardScanDirection, self.slot)
-            {
+            if !pg_sys::index_getnext_slot(self.scan, self.direction, self.slot) {
                 return None;
             }
             pg_sys::slot_getallattrs(self.slot);
@@ -205,6 +230,47 @@ impl<'t, R: Numbered> Lookup<'t, R> {
     }
 }
 
+/// Rows by where they are.
+pub struct ById<'t, R> {
+    table: &'t Table<R>,
+    snapshot: &'t Latest,
+    slot: *mut pg_sys::TupleTableSlot,
+}
+
+impl<'t, R: Read> ById<'t, R> {
+    pub fn open(table: &'t Table<R>, snapshot: &'t Latest) -> Self {
+        // SAFETY: the slot is freed on drop, or by the abort.
+        let slot = unsafe { pg_sys::table_slot_create(table.relation(), std::ptr::null_mut()) };
+        ById { table, snapshot, slot }
+    }
+
+    /// The row at `id`, if the snapshot has it.
+    pub fn find(&mut self, id: RowId) -> Option<Found<'_, R>> {
+        let mut tid = id.0;
+        // SAFETY: `id` is from this table, and what a snapshot has seen there is not removed while it is held; the
+        // slot holds the row, pinned, until the next one is asked for.
+        unsafe {
+            let relation = self.table.relation();
+            if !pg_sys::table_tuple_fetch_row_version(relation, &mut tid, self.snapshot.as_ptr(), self.slot) {
+                return None;
+            }
+            pg_sys::slot_getallattrs(self.slot);
+            let fields =
+                Fields { values: (*self.slot).tts_values, nulls: (*self.slot).tts_isnull, row: PhantomData };
+            Some(Found { id, row: R::read(&fields) })
+        }
+    }
+}
+
+impl<R> Drop for ById<'_, R> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: created by us and used by nobody else.
+            unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) }
+        }
+    }
+}
+
 /// The number of the message `id`, if it is stored.
 pub fn seq_of(id: Uuid, snapshot: &Latest) -> Result<Option<i64>, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
@@ -238,11 +304,13 @@ pub struct TopicRules<'t> {
     known: HashMap<Vec<u8>, TopicRow>,
     /// The one asked for last: most batches are of one topic.
     last: Option<(Vec<u8>, TopicRow)>,
+    /// The one held last.
+    held: Option<Vec<u8>>,
 }
 
 impl<'t> TopicRules<'t> {
     pub fn new(table: &'t Table<Topics>, snapshot: &'t Latest) -> Self {
-        TopicRules { table, snapshot, known: HashMap::new(), last: None }
+        TopicRules { table, snapshot, known: HashMap::new(), last: None, held: None }
     }
 
     /// The rules of `topic`; all defaults if nobody has set any.
@@ -260,6 +328,20 @@ impl<'t> TopicRules<'t> {
         self.known.insert(name.to_vec(), row);
         self.last = Some((name.to_vec(), row));
         Ok(row)
+    }
+
+    /// Keeps the rules of `topic`, which somebody has set, as they are until the transaction ends. False if somebody has
+    /// changed them, or, without waiting, is changing them.
+    pub fn hold(&mut self, topic: Text<'_>, wait: Wait) -> Result<bool, Error> {
+        if self.held.as_deref() == Some(topic.bytes()) {
+            return Ok(true);
+        }
+        let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
+        scan.start([Key::text(1, &topic)]);
+        let Some(id) = scan.next().map(|found| found.id) else { return Ok(false) };
+        let held = self.table.lock(id, Against::Change, self.snapshot, wait) == Outcome::Done;
+        self.held = held.then(|| topic.bytes().to_vec());
+        Ok(held)
     }
 
     fn look_up(&self, topic: &Text<'_>) -> Result<TopicRow, Error> {

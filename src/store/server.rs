@@ -60,6 +60,19 @@ pub fn check_for_interrupts() {
     pg_sys::check_for_interrupts!();
 }
 
+/// Waits until another transaction is over. A deadlock with it is detected.
+pub fn wait_for(xid: pg_sys::TransactionId) {
+    // SAFETY: as a row's update waits, and interrupted as that is.
+    unsafe {
+        pg_sys::XactLockTableWait(
+            xid,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            pg_sys::XLTW_Oper::XLTW_None,
+        )
+    }
+}
+
 /// Sleeps for at most `time`; a cancel, a shutdown or any other event for this session ends it early.
 pub fn sleep(time: Duration) {
     // SAFETY: waits on this process's own latch; the postmaster's death ends the process.

@@ -4,6 +4,7 @@
 //! statement: a claim under REPEATABLE READ sees what is claimable, and an answer is judged by the current lease.
 
 use pgrx::pg_sys;
+use std::cell::UnsafeCell;
 
 /// The latest snapshot, active until dropped.
 pub struct Latest(pg_sys::Snapshot);
@@ -22,6 +23,29 @@ impl Latest {
     /// Valid as long as self lives.
     pub(super) fn as_ptr(&self) -> pg_sys::Snapshot {
         self.0
+    }
+}
+
+/// Everybody's changes as they are at the moment of reading, committed or not.
+pub(super) struct Dirty(Box<UnsafeCell<pg_sys::SnapshotData>>);
+
+impl Dirty {
+    pub(super) fn new() -> Dirty {
+        let snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
+        Dirty(Box::new(UnsafeCell::new(pg_sys::SnapshotData { snapshot_type, ..Default::default() })))
+    }
+
+    /// Valid as long as self lives.
+    pub(super) fn as_ptr(&self) -> pg_sys::Snapshot {
+        self.0.get()
+    }
+
+    /// Of the version last read: the other open transactions that have written it, and that have ended it.
+    pub(super) fn in_progress(&self) -> (Option<pg_sys::TransactionId>, Option<pg_sys::TransactionId>) {
+        // SAFETY: nobody writes the snapshot but a read through it, which is over.
+        let (xmin, xmax) = unsafe { ((*self.0.get()).xmin, (*self.0.get()).xmax) };
+        let valid = |xid| (xid != pg_sys::InvalidTransactionId).then_some(xid);
+        (valid(xmin), valid(xmax))
     }
 }
 

@@ -4,7 +4,7 @@
 //! (RowExclusiveLock).
 
 use super::catalog::{self, Catalog};
-use super::record::{FieldsMut, Place, Record, Unique, Write};
+use super::record::{FieldsMut, Record, Shelf, Unique, Write};
 use super::snapshot::Latest;
 use super::upkeep::Upkeep;
 use super::version::{self, IndexUpdate};
@@ -35,6 +35,14 @@ pub enum Wait {
     Yes,
 }
 
+/// What a row is locked against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Against {
+    Change,
+    /// Changes and other locks: for an update or delete of this transaction.
+    Everybody,
+}
+
 /// What a table is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -50,8 +58,8 @@ pub struct Table<R> {
     slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.
     fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
-    /// By place, and one for tables without.
-    upkeep: [OnceCell<Upkeep>; 4],
+    /// By shelf, and one for tables without.
+    upkeep: [OnceCell<Upkeep>; Shelf::COUNT + 1],
     record: PhantomData<R>,
 }
 
@@ -79,7 +87,7 @@ impl<R: Record> Table<R> {
                 arbiter: None,
                 slot,
                 fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
-                upkeep: [const { OnceCell::new() }; 4],
+                upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
                 record: PhantomData,
             })
         }
@@ -109,9 +117,45 @@ impl<R: Record> Table<R> {
         outcome(result, &failure)
     }
 
-    fn upkeep(&self, place: Option<Place>) -> &Upkeep {
-        self.upkeep[place.map_or(3, |place| place as usize)]
-            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, place, self.arbiter))
+    /// Where the row is that was last stored or updated.
+    pub fn last(&self) -> RowId {
+        // SAFETY: storing and updating leave the row's place in the slot.
+        RowId(unsafe { (*self.slot).tts_tid })
+    }
+
+    /// Locks a row found by a scan, as it is, until the transaction ends.
+    pub fn lock(&self, row: RowId, against: Against, snapshot: &Latest, wait: Wait) -> Outcome {
+        let mut tid = row.0;
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: the row was found by a scan of this table; the slot is of its kind and dropped here.
+        let result = unsafe {
+            let slot = pg_sys::table_slot_create(self.relation, std::ptr::null_mut());
+            let result = pg_sys::table_tuple_lock(
+                self.relation,
+                &mut tid,
+                snapshot.as_ptr(),
+                slot,
+                pg_sys::GetCurrentCommandId(true),
+                match against {
+                    Against::Change => pg_sys::LockTupleMode::LockTupleShare,
+                    Against::Everybody => pg_sys::LockTupleMode::LockTupleExclusive,
+                },
+                match wait {
+                    Wait::No => pg_sys::LockWaitPolicy::LockWaitSkip,
+                    Wait::Yes => pg_sys::LockWaitPolicy::LockWaitBlock,
+                },
+                0,
+                &mut failure,
+            );
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            result
+        };
+        outcome(result, &failure)
+    }
+
+    fn upkeep(&self, shelf: Option<Shelf>) -> &Upkeep {
+        self.upkeep[shelf.map_or(Shelf::COUNT, Shelf::number)]
+            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, shelf, self.arbiter))
     }
 }
 
@@ -128,7 +172,7 @@ impl<R: Write> Table<R> {
                 0,
                 std::ptr::null_mut(),
             );
-            self.upkeep(R::place(row)).enter(self.slot, &IndexUpdate::All, false);
+            self.upkeep(R::shelf(row)).enter(self.slot, &IndexUpdate::All, false);
         }
     }
 
@@ -162,7 +206,7 @@ impl<R: Write> Table<R> {
                 );
                 pg_sys::FreeBulkInsertState(bulk);
                 for (slot, row) in slots.into_iter().zip(rows) {
-                    self.upkeep(R::place(row)).enter(slot, &IndexUpdate::All, false);
+                    self.upkeep(R::shelf(row)).enter(slot, &IndexUpdate::All, false);
                     pg_sys::ExecDropSingleTupleTableSlot(slot);
                 }
             }
@@ -183,7 +227,7 @@ impl<R: Write> Table<R> {
                 wait == Wait::Yes,
             );
             if result == pg_sys::TM_Result::TM_Ok && !matches!(indexes, IndexUpdate::None) {
-                self.upkeep(R::place(new)).enter(self.slot, &indexes, true);
+                self.upkeep(R::shelf(new)).enter(self.slot, &indexes, true);
             }
             outcome(result, &failure)
         }
@@ -220,7 +264,7 @@ impl<R: Unique> Table<R> {
     /// Stores a row unless the arbiter index already has it. Waits for another transaction that is storing the same
     /// row: committed means false, rolled back means it is stored here. The table was opened for it.
     pub fn insert_new(&self, row: &R::Row<'_>) -> bool {
-        let upkeep = self.upkeep(R::place(row));
+        let upkeep = self.upkeep(R::shelf(row));
         // SAFETY: the protocol of speculative insertion: check, insert with a token, enter the indexes, confirm or
         // take back, release the token.
         unsafe {

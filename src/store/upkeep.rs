@@ -1,23 +1,29 @@
 //! Keeping a table's indexes, whatever indexes it has, ours or not.
 //!
-//! Of the partial indexes on `place` we know ourselves whether a row belongs into them. Those it does not belong into
+//! Of our partial indexes we know ourselves whether a row belongs into them. Those it does not belong into
 //! are not even opened, and the predicate of the others is not evaluated: together a sixth of an append.
 
 use super::catalog::{Catalog, Object};
-use super::record::Place;
+use super::record::{Place, Shelf};
 use super::version::{self, IndexUpdate};
 use pgrx::pg_sys;
 use std::cell::Cell;
 
+/// Whether rows of a shelf are in an index.
+type Holds = fn(Shelf) -> bool;
+
 /// Our partial indexes, and which rows they hold.
-const PARTIAL: [(Object, Place); 4] = [
-    (Object::DeliveryReady, Place::Ready),
-    (Object::DeliveryWaiting, Place::Waiting),
-    (Object::DeliveryWaitingTopic, Place::Waiting),
-    (Object::DeliveryDead, Place::Dead),
+const PARTIAL: [(Object, Holds); 7] = [
+    (Object::DeliveryReady, |shelf| shelf.place == Place::Ready),
+    (Object::DeliveryWaiting, |shelf| shelf.place == Place::Waiting),
+    (Object::DeliveryWaitingTopic, |shelf| shelf.place == Place::Waiting),
+    (Object::DeliveryDead, |shelf| shelf.place == Place::Dead),
+    (Object::DeliveryKeyReady, |shelf| shelf.keyed && shelf.place == Place::Ready),
+    (Object::DeliveryKeyLater, |shelf| shelf.keyed && matches!(shelf.place, Place::Waiting | Place::Parked)),
+    (Object::DeliveryKeyDead, |shelf| shelf.keyed && shelf.place == Place::Dead),
 ];
 
-/// The indexes that rows of one place go into, open, and the executor's state for entering rows.
+/// The indexes that rows of one shelf go into, open, and the executor's state for entering rows.
 pub(super) struct Upkeep {
     estate: *mut pg_sys::EState,
     /// False if the state is the session's.
@@ -41,14 +47,14 @@ fn session_estate() -> *mut pg_sys::EState {
 }
 
 impl Upkeep {
-    /// Opens the indexes of `relation` for rows of `place`; `arbiter` is for speculative insertion.
+    /// Opens the indexes of `relation` for rows of `shelf`; `arbiter` is for speculative insertion.
     pub fn open(
         relation: pg_sys::Relation,
         catalog: &Catalog,
-        place: Option<Place>,
+        shelf: Option<Shelf>,
         arbiter: Option<pg_sys::Oid>,
     ) -> Self {
-        let known = PARTIAL.map(|(index, holds)| (catalog.oid(index), Some(holds) == place));
+        let known = PARTIAL.map(|(index, holds)| (catalog.oid(index), shelf.is_some_and(holds)));
         // SAFETY: executor state and open indexes are released on drop, or by the abort; the arrays are as long as
         // the list, and the entries before `ri_NumIndices` are filled.
         unsafe {

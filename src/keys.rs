@@ -1,0 +1,476 @@
+//! Order by key: of one topic and key, messages are delivered one after another, in arrival order.
+//!
+//! A message may be leased if every older one of its key is over, or leased by the same call. One that may not is
+//! *parked*: out of the ready index, so that no claim meets it again before its turn. In every snapshot there is, for
+//! each parked message, an older one of its key that is not over. What keeps it so:
+//!
+//! - Whoever ends a message (delivered, or dead) then looks for the first of the key after it: if that is parked and
+//!   nothing older is left, it is due now ([`unblock`]).
+//! - A claim that parks writes first and looks at the older message afterwards ([`Keys::finish`]); if that one may be
+//!   over soon, it takes the parking back. Who ends a message writes first and looks for parked ones afterwards,
+//!   uncommitted ones too, for which it waits. So one of the two sees the other.
+//! - Of two that end neighbours at the same time each takes the other's for over already, and one of them makes the
+//!   first parked message due. If that one rolls back, the message it had ended stands before the parked one again.
+//!   To make one due too early is harmless: the next claim parks it again.
+//! - When a message goes back, the younger leases of its key do ([`send_back`]): parked, because it stands before them.
+//!
+//! Where the dead block their key, a dead message is as one that is not over. Whoever parks, or records a death, by that
+//! rule holds the rule until the end of its transaction; so [`unblock_topic`], after a change of it, misses nobody.
+//!
+//! Single calls cannot wait for each other in a circle. Answers take messages in ascending order, and those that go
+//! back are all locked before the first is parked; so what [`unblock`] waits for waits for nobody. Claims never wait.
+
+use crate::error::Error;
+use crate::store::of_key::{self, Now, OfKey, Outlook, Part};
+use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
+use crate::store::scan::{ById, TopicRules};
+use crate::store::shared::Looking;
+use crate::store::snapshot::Latest;
+use crate::store::table::{Against, Outcome, RowId, Table, Wait};
+use crate::store::value::{Text, Time};
+use crate::store::{server, shared};
+use std::collections::{BTreeMap, HashMap};
+
+/// Messages that one claim parks. More stay as they are, for the next one.
+const PARK_AT_MOST: usize = 1000;
+
+/// Whether a message may be leased, as for its key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Free,
+    /// An older message stands before it, and will for a while.
+    Blocked,
+    /// An older message stands before it that somebody is claiming or ending at this moment.
+    Busy,
+}
+
+/// What a claim knows about a key.
+enum Standing {
+    /// Up to number `to`, everything is over or leased by this claim. `next` is the first message after it that waits or
+    /// is parked.
+    Free {
+        to: i64,
+        next: Option<Follower>,
+    },
+    /// The rest stands behind message `by`; these have been parked behind it.
+    Blocked {
+        by: i64,
+        dead_lasts: bool,
+        parked: Vec<Parked>,
+    },
+    Busy,
+}
+
+/// A message that waits or is parked.
+#[derive(Clone, Copy)]
+pub struct Follower {
+    pub seq: i64,
+    pub id: RowId,
+    /// Only its key may keep it from being leased.
+    is_due: bool,
+}
+
+/// A message that this claim has parked, and where it was.
+struct Parked {
+    id: RowId,
+    place: Place,
+}
+
+/// What a parking that was taken back leaves to be claimed.
+#[derive(Default)]
+pub struct Unparked {
+    /// The lowest number of a ready message.
+    pub ready: Option<i64>,
+    /// When the first of the waiting ones was due.
+    pub due: Option<Time>,
+}
+
+/// The keys that one claim has met.
+pub struct Keys<'s> {
+    deliveries: &'s Table<Deliveries>,
+    snapshot: &'s Latest,
+    now: Time,
+    scans: Option<Scans<'s>>,
+    known: HashMap<Vec<u8>, Standing>,
+    parked: usize,
+}
+
+/// Open once a keyed message is met: others shall not pay.
+struct Scans<'s> {
+    ready: OfKey<'s>,
+    later: OfKey<'s>,
+}
+
+impl<'s> Keys<'s> {
+    pub fn new(deliveries: &'s Table<Deliveries>, snapshot: &'s Latest, now: Time) -> Self {
+        Keys { deliveries, snapshot, now, scans: None, known: HashMap::new(), parked: 0 }
+    }
+
+    /// Whether it is the turn of `row`, which this claim has met and not leased.
+    pub fn turn(
+        &mut self,
+        row: &Delivery<'_>,
+        key: Text<'_>,
+        topic: &TopicRow,
+        looking: &Looking,
+    ) -> Result<Turn, Error> {
+        let name = name(row.topic, key);
+        let (to, next) = match self.known.get(&name) {
+            Some(Standing::Blocked { .. }) => return Ok(Turn::Blocked),
+            Some(Standing::Busy) => return Ok(Turn::Busy),
+            Some(Standing::Free { to, next }) => (*to, Some(*next)),
+            None => (i64::MIN, None),
+        };
+        let next = next.map_or_else(|| self.first_later(row.topic, key, to), Ok)?;
+        let mut blocker = next.map(|next| next.seq).filter(|seq| *seq < row.seq);
+        if blocker.is_none() {
+            let mut older = self.scans()?.ready.older(row.topic, key, row.seq);
+            blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
+        }
+        if blocker.is_none() && topic.blocks_when_dead() {
+            let mut dead = OfKey::open(self.deliveries, Part::Dead, self.snapshot)?;
+            let mut older = dead.older(row.topic, key, row.seq);
+            blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
+        }
+        let (standing, turn) = match blocker {
+            None => (Standing::Free { to, next }, Turn::Free),
+            Some(by) => self.behind(by, topic, looking)?,
+        };
+        self.known.insert(name, standing);
+        Ok(turn)
+    }
+
+    /// This claim has leased a message that was free, or recorded its death. Returns the next one of the key, if it is
+    /// parked or has come due: a look at the ready ones will not meet it.
+    pub fn passed(&mut self, row: &Delivery<'_>, key: Text<'_>) -> Result<Option<Follower>, Error> {
+        let name = name(row.topic, key);
+        let known = match self.known.get(&name) {
+            Some(Standing::Free { next, .. }) if next.is_none_or(|next| next.seq > row.seq) => Some(*next),
+            _ => None,
+        };
+        let next = known.map_or_else(|| self.first_later(row.topic, key, row.seq), Ok)?;
+        self.known.insert(name, Standing::Free { to: row.seq, next });
+        Ok(next.filter(|next| next.is_due))
+    }
+
+    /// `row` was free, but somebody else is changing it or has changed it. It stands before the rest.
+    pub fn lost(
+        &mut self,
+        row: &Delivery<'_>,
+        key: Text<'_>,
+        topic: &TopicRow,
+        looking: &Looking,
+    ) -> Result<(), Error> {
+        let (standing, _) = self.behind(row.seq, topic, looking)?;
+        self.known.insert(name(row.topic, key), standing);
+        Ok(())
+    }
+
+    /// Parks a blocked message, unless there were too many in this claim, it holds a lease that has run out, or somebody
+    /// else is changing it or the rule by which it is blocked.
+    pub fn park(
+        &mut self,
+        id: RowId,
+        row: &Delivery<'_>,
+        key: Text<'_>,
+        rules: &mut TopicRules<'_>,
+    ) -> Result<bool, Error> {
+        let Some(Standing::Blocked { dead_lasts, parked, .. }) = self.known.get_mut(&name(row.topic, key))
+        else {
+            return Ok(false);
+        };
+        if row.lease.is_some() || self.parked == PARK_AT_MOST {
+            return Ok(false);
+        }
+        if *dead_lasts && !rules.hold(row.topic, Wait::No)? {
+            return Ok(false);
+        }
+        let mut after = *row;
+        after.park();
+        if self.deliveries.update(id, &after, self.snapshot, Wait::No) != Outcome::Done {
+            return Ok(false);
+        }
+        shared::touched(row.seq)?;
+        self.parked += 1;
+        parked.push(Parked { id: self.deliveries.last(), place: row.place });
+        Ok(true)
+    }
+
+    /// Looks again at the messages behind which others were parked.
+    pub fn finish(self) -> Result<Unparked, Error> {
+        let mut unparked = Unparked::default();
+        for standing in self.known.into_values() {
+            let Standing::Blocked { by, dead_lasts, parked } = standing else { continue };
+            if parked.is_empty() || Outlook::of(by, self.deliveries, dead_lasts)?.lasts {
+                continue;
+            }
+            let snapshot = Latest::push();
+            let mut rows = ById::open(self.deliveries, &snapshot);
+            for Parked { id, place } in parked {
+                let Some(found) = rows.find(id) else { continue };
+                let row = Delivery { place, ..found.row };
+                self.deliveries.update(id, &row, &snapshot, Wait::No);
+                match place {
+                    Place::Waiting => unparked.due = unparked.due.into_iter().chain(row.available_at).min(),
+                    _ => unparked.ready = unparked.ready.into_iter().chain([row.seq]).min(),
+                }
+            }
+        }
+        Ok(unparked)
+    }
+
+    fn behind(&self, by: i64, topic: &TopicRow, looking: &Looking) -> Result<(Standing, Turn), Error> {
+        let dead_lasts = topic.blocks_when_dead();
+        let outlook = Outlook::of(by, self.deliveries, dead_lasts)?;
+        if outlook.lasts && !outlook.changed_by.is_some_and(|xid| looking.is_held_by(xid)) {
+            Ok((Standing::Blocked { by, dead_lasts, parked: Vec::new() }, Turn::Blocked))
+        } else {
+            Ok((Standing::Busy, Turn::Busy))
+        }
+    }
+
+    fn first_later(&mut self, topic: Text<'_>, key: Text<'_>, after: i64) -> Result<Option<Follower>, Error> {
+        let now = self.now;
+        let mut later = self.scans()?.later.younger(topic, key, after);
+        Ok(later.next().map(|found| Follower {
+            seq: found.row.seq,
+            id: found.id,
+            is_due: found.row.place == Place::Parked || found.row.available_at.is_none_or(|due| due <= now),
+        }))
+    }
+
+    fn scans(&mut self) -> Result<&mut Scans<'s>, Error> {
+        let scans = match self.scans.take() {
+            Some(scans) => scans,
+            None => Scans {
+                ready: OfKey::open(self.deliveries, Part::Ready, self.snapshot)?,
+                later: OfKey::open(self.deliveries, Part::Later, self.snapshot)?,
+            },
+        };
+        Ok(self.scans.insert(scans))
+    }
+}
+
+/// A key and its topic.
+fn name(topic: Text<'_>, key: Text<'_>) -> Vec<u8> {
+    [topic.bytes(), key.bytes()].join(&0) // a text has no zero byte
+}
+
+/// Locks the leased messages of a key that are younger than `seq`. None if, without waiting, one of them cannot be had,
+/// or if one has changed.
+pub fn lock_younger(
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    (topic, key, seq): (Text<'_>, Text<'_>, i64),
+    wait: Wait,
+) -> Result<Option<Vec<(i64, RowId)>>, Error> {
+    let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
+    let mut younger = scan.younger(topic, key, seq);
+    let mut locked = Vec::new();
+    while let Some(found) = younger.next() {
+        server::check_for_interrupts();
+        if found.row.lease.is_none() {
+            continue;
+        }
+        if deliveries.lock(found.id, Against::Everybody, snapshot, wait) != Outcome::Done {
+            return Ok(None);
+        }
+        locked.push((found.row.seq, found.id));
+    }
+    Ok(Some(locked))
+}
+
+/// Message `seq` of a key has gone back: the younger leases go back with it, their attempt uncounted.
+pub fn send_back(
+    deliveries: &Table<Deliveries>,
+    topic: Text<'_>,
+    key: Text<'_>,
+    seq: i64,
+) -> Result<(), Error> {
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        if let Some(younger) = lock_younger(deliveries, &snapshot, (topic, key, seq), Wait::Yes)? {
+            return park_locked(deliveries, &snapshot, younger);
+        }
+    }
+}
+
+/// Ends the leases of messages that [`lock_younger`] has locked, and parks them.
+pub fn park_locked(
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    locked: impl IntoIterator<Item = (i64, RowId)>,
+) -> Result<(), Error> {
+    let mut rows = ById::open(deliveries, snapshot);
+    for (seq, id) in locked {
+        let Some(found) = rows.find(id) else { continue };
+        let mut row = found.row;
+        row.release();
+        row.park();
+        deliveries.update(id, &row, snapshot, Wait::Yes);
+        shared::touched(seq)?;
+    }
+    Ok(())
+}
+
+/// Records that no attempt is left for a message, and returns the younger ones of its key that it has locked, whose
+/// leases end with it. None if that must wait, and then nothing has changed: somebody is
+/// changing it, is parking another one behind it, or, where the dead block their key, is changing a younger lease or
+/// that rule.
+pub fn bury(
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    id: RowId,
+    row: &Delivery<'_>,
+    rules: &mut TopicRules<'_>,
+    now: Time,
+) -> Result<Option<Vec<(i64, RowId)>>, Error> {
+    let blocks = rules.of(row.topic)?.blocks_when_dead();
+    let mut younger = Vec::new();
+    if let Some(key) = row.key.filter(|_| blocks) {
+        if !rules.hold(row.topic, Wait::No)? {
+            return Ok(None);
+        }
+        match lock_younger(deliveries, snapshot, (row.topic, key, row.seq), Wait::No)? {
+            Some(locked) => younger = locked,
+            None => return Ok(None),
+        }
+    }
+    let mut after = *row;
+    after.die_exhausted(now);
+    if deliveries.update(id, &after, snapshot, Wait::No) != Outcome::Done {
+        return Ok(None);
+    }
+    shared::touched(row.seq)?;
+    if let Some(key) = row.key.filter(|_| !blocks)
+        && is_being_parked_on(deliveries, row.topic, key, row.seq)?
+    {
+        let id = deliveries.last();
+        deliveries.update(id, row, &Latest::push(), Wait::No);
+        return Ok(None);
+    }
+    Ok(Some(younger))
+}
+
+/// True if an open transaction is parking the first message of a key after number `seq`.
+fn is_being_parked_on(
+    deliveries: &Table<Deliveries>,
+    topic: Text<'_>,
+    key: Text<'_>,
+    seq: i64,
+) -> Result<bool, Error> {
+    let mut scan = Now::of_key(deliveries, Part::Later)?;
+    let mut younger = scan.younger(topic, key, seq);
+    while let Some(version) = younger.next() {
+        match version.row.place {
+            Place::Parked if version.written_by.is_some() => return Ok(true),
+            _ if version.is_settled() => return Ok(false),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Message `ended` of a key is over: if the next one is parked and nothing is left before it, it is due now. A
+/// transaction that is parking it is waited for, or, with `Wait::No`, will see itself that the message is over.
+pub fn unblock(
+    deliveries: &Table<Deliveries>,
+    topic: Text<'_>,
+    key: Text<'_>,
+    ended: i64,
+    wait: Wait,
+) -> Result<(), Error> {
+    let mut later = Now::of_key(deliveries, Part::Later)?;
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let mut younger = later.younger(topic, key, ended);
+        let parking = loop {
+            let Some(version) = younger.next() else { return Ok(()) };
+            match (version.row.place, version.written_by) {
+                (Place::Parked, Some(xid)) => break xid,
+                // Somebody makes it due or leases it. If that is rolled back, what was before it is there again.
+                (Place::Parked, None) if version.ended_by.is_some() => return Ok(()),
+                (Place::Parked, None) => {
+                    if !is_first(deliveries, topic, key, version.row.seq)? {
+                        return Ok(());
+                    }
+                    let mut row = version.row;
+                    let now = server::clock();
+                    row.take_turn(now);
+                    if deliveries.update(version.id, &row, &snapshot, Wait::No) == Outcome::Done {
+                        shared::touched(row.seq)?;
+                        shared::will_be_due(topic, now)?;
+                    }
+                    return Ok(());
+                }
+                // It waits, and stands before the rest.
+                _ if version.is_settled() => return Ok(()),
+                _ => {}
+            }
+        };
+        if wait == Wait::No {
+            return Ok(());
+        }
+        server::wait_for(parking);
+    }
+}
+
+/// The dead of a topic do not block their keys any more: what was parked behind them has its turn.
+pub fn unblock_topic(deliveries: &Table<Deliveries>, topic: Text<'_>) -> Result<(), Error> {
+    let mut last: Option<Text<'static>> = None;
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let Some(key) = of_key::next_later_key(deliveries, topic, last, &snapshot)? else { return Ok(()) };
+        unblock(deliveries, topic, key, i64::MIN, Wait::Yes)?;
+        last = Some(key);
+    }
+}
+
+/// True if no ready or leased message of a key is older than number `seq`, but for those that somebody is changing.
+fn is_first(deliveries: &Table<Deliveries>, topic: Text<'_>, key: Text<'_>, seq: i64) -> Result<bool, Error> {
+    let mut scan = Now::of_key(deliveries, Part::Ready)?;
+    let mut older = scan.older(topic, key, seq);
+    while let Some(version) = older.next() {
+        if version.is_settled() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The keys of messages that one call ends.
+pub struct Ended<'t> {
+    deliveries: &'t Table<Deliveries>,
+    later: Option<Now<'t>>,
+    /// Topic, key, and the first message ended, where another one waits or is parked.
+    blocked: BTreeMap<Vec<u8>, (Text<'static>, Text<'static>, i64)>,
+}
+
+impl<'t> Ended<'t> {
+    pub fn new(deliveries: &'t Table<Deliveries>) -> Self {
+        Ended { deliveries, later: None, blocked: BTreeMap::new() }
+    }
+
+    /// Message `seq` of a key has been removed, or is dead: the lowest of the call first.
+    pub fn add(&mut self, topic: Text<'_>, key: Text<'_>, seq: i64) -> Result<(), Error> {
+        let later = match self.later.take() {
+            Some(later) => later,
+            None => Now::of_key(self.deliveries, Part::Later)?,
+        };
+        if self.later.insert(later).younger(topic, key, seq).next().is_some() {
+            self.blocked.entry(name(topic, key)).or_insert_with(|| (topic.copied(), key.copied(), seq));
+        }
+        Ok(())
+    }
+
+    /// Unblocks the keys, once everything is removed.
+    pub fn unblock(self, wait: Wait) -> Result<(), Error> {
+        for (topic, key, seq) in self.blocked.into_values() {
+            unblock(self.deliveries, topic, key, seq, wait)?;
+        }
+        Ok(())
+    }
+}
