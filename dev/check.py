@@ -142,6 +142,14 @@ def pure_modules():
             yield f"{here(file)} uses pgrx"
 
 
+def ascii_sql():
+    """What the server is given is ASCII: anything else fails in a database of another encoding."""
+    for file in sorted([*(setup.CHECKOUT / "sql").glob("*.sql"), *SOURCE.glob("queries/*.sql")]):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if not line.isascii():
+                yield f"{here(file)}:{number}: not ASCII"
+
+
 def pgspot():
     """The generated install script gives nobody a way to take over whoever runs it."""
     scripts = [f for f in build.package().rglob("outbox--*.sql") if f.name.count("--") == 1]
@@ -164,6 +172,7 @@ CHECKS = [
     unsafe_says_why,
     layering,
     pure_modules,
+    ascii_sql,
     pgspot,
 ]
 

@@ -144,7 +144,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catal
 AS 'MODULE_PATHNAME', 'set_topic_wrapper';
 
 COMMENT ON FUNCTION outbox.set_topic IS
-'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of outbox.… settings) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
+'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
 
 CREATE FUNCTION outbox.purge (max_messages pg_catalog.int4 DEFAULT 10000)
 RETURNS pg_catalog.int8
