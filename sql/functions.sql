@@ -41,6 +41,13 @@ AS 'MODULE_PATHNAME', 'claim_wrapper';
 COMMENT ON FUNCTION outbox.claim IS
 'Leases up to batch_size (1-500) ready messages of topic, or of any, to owner for lease_seconds (1-43200), oldest first. Each row''s token is needed to answer. With nothing ready it waits up to wait_seconds (0-60). Never waits for another transaction. Errors: 22004, 22023, 25006.';
 
+CREATE PROCEDURE outbox.wait (topic pg_catalog.text DEFAULT NULL, wait_seconds pg_catalog.int4 DEFAULT 60)
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'wait_wrapper';
+
+COMMENT ON PROCEDURE outbox.wait IS
+'Returns as soon as a claim on topic, or on any, would find something, or after wait_seconds (0-60). Unlike outbox.claim() it holds no snapshot while it waits, if it is called outside a transaction block. Errors: 22004, 22023, 25006.';
+
 CREATE FUNCTION outbox.complete (token pg_catalog.uuid)
 RETURNS pg_catalog.bool
 LANGUAGE c VOLATILE PARALLEL UNSAFE
