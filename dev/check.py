@@ -20,7 +20,7 @@ SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
 OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "topic", "purge"}
-PURE = {"floor", "places", "backoff", "receipt", "token", "argument"}
+PURE = {"floor", "places", "waiters", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},
@@ -29,9 +29,9 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store"},
     "settings": {"store"},
-    "store": {"error", "floor", "places"},
+    "store": {"error", "floor", "places", "waiters"},
     "error": PURE,
-    **{pure: set() for pure in PURE},
+    **{pure: PURE for pure in PURE},
 }
 
 # Codes of pgspot that do not apply here, each with the reason.
@@ -122,7 +122,7 @@ def imports(text, root):
 
 
 def layering():
-    """Who may import whom: lib, then api and worker, operations, store; pure modules import nothing."""
+    """Who may import whom: lib, then api and worker, operations, store; pure modules only each other."""
     for file in sorted(SOURCE.rglob("*.rs")):
         inside = file.relative_to(SOURCE).parts
         module = inside[0].removesuffix(".rs")
@@ -140,6 +140,14 @@ def pure_modules():
         file = SOURCE / f"{name}.rs"
         if file.exists() and re.search(r"\bpgrx|\bpg_sys", code(file.read_text())):
             yield f"{here(file)} uses pgrx"
+
+
+def ascii_sql():
+    """What the server is given is ASCII: anything else fails in a database of another encoding."""
+    for file in sorted([*(setup.CHECKOUT / "sql").glob("*.sql"), *SOURCE.glob("queries/*.sql")]):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if not line.isascii():
+                yield f"{here(file)}:{number}: not ASCII"
 
 
 def pgspot():
@@ -164,6 +172,7 @@ CHECKS = [
     unsafe_says_why,
     layering,
     pure_modules,
+    ascii_sql,
     pgspot,
 ]
 

@@ -41,6 +41,13 @@ AS 'MODULE_PATHNAME', 'claim_wrapper';
 COMMENT ON FUNCTION outbox.claim IS
 'Leases up to batch_size (1-500) ready messages of topic, or of any, to owner for lease_seconds (1-43200), oldest first. Each row''s token is needed to answer. With nothing ready it waits up to wait_seconds (0-60). Never waits for another transaction. Errors: 22004, 22023, 25006.';
 
+CREATE PROCEDURE outbox.wait (topic pg_catalog.text DEFAULT NULL, wait_seconds pg_catalog.int4 DEFAULT 60)
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'wait_wrapper';
+
+COMMENT ON PROCEDURE outbox.wait IS
+'Returns as soon as a claim on topic, or on any, would find something, or after wait_seconds (0-60). Unlike outbox.claim() it holds no snapshot while it waits, if it is called outside a transaction block. Errors: 22004, 22023, 25006.';
+
 CREATE FUNCTION outbox.complete (token pg_catalog.uuid)
 RETURNS pg_catalog.bool
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -144,7 +151,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catal
 AS 'MODULE_PATHNAME', 'set_topic_wrapper';
 
 COMMENT ON FUNCTION outbox.set_topic IS
-'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of outbox.… settings) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
+'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
 
 CREATE FUNCTION outbox.purge (max_messages pg_catalog.int4 DEFAULT 10000)
 RETURNS pg_catalog.int8

@@ -5,6 +5,7 @@
 //! Every error is an ErrorReport, by value: the only type in which pgrx keeps a SQLSTATE.
 #![allow(clippy::result_large_err)]
 
+use crate::store::procedure::Call;
 use crate::store::rows::{AnswerRows, Caller, ClaimedRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
@@ -54,6 +55,12 @@ fn claim<'fcx>(
 ) -> Result<ClaimedRows<'fcx>, ErrorReport> {
     writing(c"outbox.claim()");
     Ok(claim::claim(claim::Request { owner, topic, batch_size, lease_seconds, wait_seconds }, caller)?)
+}
+
+#[pg_extern(sql = false)]
+fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) -> Result<(), ErrorReport> {
+    writing(c"outbox.wait()");
+    Ok(claim::wait(topic, wait_seconds, call)?)
 }
 
 #[pg_extern(sql = false)]

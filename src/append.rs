@@ -6,7 +6,7 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::settings;
-use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes};
+use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place};
 use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters, parse_uuid};
 use crate::store::{arrival, server, shared};
@@ -80,8 +80,8 @@ fn checked(draft: Draft<'_>) -> Result<Message<'_>, Error> {
 /// Numbers the messages in input order and writes those that are not stored yet.
 fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> {
     let any_given = messages.iter().any(|message| message.draft.id.is_some());
-    let access = if any_given { Access::WriteNew } else { Access::Write };
-    let envelopes = Table::<Envelopes>::open(access)?;
+    let envelopes: Table<Envelopes> =
+        if any_given { Table::open_for_new()? } else { Table::open(Access::Write)? };
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let mut ids = Vec::with_capacity(messages.len());
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
@@ -122,6 +122,9 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
         .map(|envelope| Delivery::new(envelope.seq, topic, envelope.key, envelope.available_at, now))
         .collect();
     deliveries.insert_all(&new);
+    if new.iter().any(|delivery| delivery.place == Place::Ready) {
+        shared::will_arrive(topic)?;
+    }
     if let Some(due) = new.iter().filter_map(|delivery| delivery.available_at).min() {
         shared::will_be_due(topic, due)?;
     }

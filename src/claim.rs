@@ -8,15 +8,18 @@ use crate::error::Error;
 use crate::floor::{self, Cost, Seen};
 use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
+use crate::store::procedure::Call;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use crate::store::rows::{Caller, ClaimedRows};
-use crate::store::scan::{ById, Lookup, Scan, TopicRules};
+use crate::store::scan::{self, ById, Lookup, Scan, TopicRules};
 use crate::store::server::{self, Meter};
 use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
-use crate::{token, wake};
+use crate::store::waiting;
+use crate::token;
+use crate::wake::{self, Found};
 use std::collections::BTreeMap;
 
 /// Due messages that one claim considers besides as many as it may lease: the oldest among them come first.
@@ -46,12 +49,19 @@ pub fn claim<'fcx>(request: Request<'_>, caller: Caller<'fcx>) -> Result<Claimed
     let claim = checked(request)?;
     let mut rows = caller.claimed_rows()?;
     let deadline = server::clock().plus_seconds(claim.wait_seconds);
-    loop {
-        attempt(&claim, &mut rows)?;
-        if rows.count() > 0 || !wake::wait(deadline) {
-            return Ok(rows);
-        }
-    }
+    wake::look_until(deadline, claim.topic, || attempt(&claim, Some(&mut rows)))?;
+    Ok(rows)
+}
+
+/// Waits up to `wait_seconds` until a claim would find something. Leases nothing, and holds no snapshot if `call` need not.
+pub fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) -> Result<(), Error> {
+    let (owner, one) = (Some(Text::new(b"nobody")), Some(1));
+    // A value that is stored out of line can be read only as long as there is a snapshot.
+    let topic = topic.map(Text::copied);
+    let claim = checked(Request { owner, topic, batch_size: one, lease_seconds: one, wait_seconds })?;
+    call.let_go_of_snapshot();
+    let deadline = server::clock().plus_seconds(claim.wait_seconds);
+    wake::look_until(deadline, claim.topic, || attempt(&claim, None))
 }
 
 fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
@@ -73,8 +83,41 @@ fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
     })
 }
 
-/// One look at the table, under one snapshot.
-fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
+/// What a look in vain must not change, lest it stay locked until the time to wait is up: nothing is parked, and no
+/// death recorded, until something is leased. But what is next of a key comes only after the death before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tidying {
+    AfterLease,
+    AtOnce,
+}
+
+/// What a look came to.
+enum Looked {
+    Found(Found),
+    /// Nothing; but keyed messages have no attempt left.
+    Untidy,
+}
+
+/// Looks at the table. Without `rows` it leases nothing.
+fn attempt(claim: &Claim<'_>, mut rows: Option<&mut ClaimedRows<'_>>) -> Result<Found, Error> {
+    let tidying = if claim.wait_seconds > 0 { Tidying::AfterLease } else { Tidying::AtOnce };
+    let mut looked = look_once(claim, rows.as_deref_mut(), tidying)?;
+    if let Looked::Untidy = looked {
+        looked = look_once(claim, rows, Tidying::AtOnce)?;
+    }
+    Ok(match looked {
+        Looked::Found(found) => found,
+        // Deaths are recorded: the call ends, so that they count.
+        Looked::Untidy => Found::Something { more: false },
+    })
+}
+
+/// One look, under one snapshot.
+fn look_once(
+    claim: &Claim<'_>,
+    rows: Option<&mut ClaimedRows<'_>>,
+    tidying: Tidying,
+) -> Result<Looked, Error> {
     let now = server::clock();
     let waiting = shared::look_at_waiting(claim.topic, now)?;
     let ready = shared::look_at_ready(claim.topic, now)?;
@@ -83,11 +126,29 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         envelopes: Table::open(Access::Read)?,
         topics: Table::open(Access::Read)?,
     };
+    let looked = look(claim, rows, tidying, now, &tables, waiting, ready)?;
+    if let Looked::Found(Found::Nothing { .. }) = looked
+        && claim.wait_seconds > 0
+    {
+        tables.release();
+    }
+    Ok(looked)
+}
+
+fn look(
+    claim: &Claim<'_>,
+    rows: Option<&mut ClaimedRows<'_>>,
+    tidying: Tidying,
+    now: Time,
+    tables: &Tables,
+    waiting: Looking,
+    ready: Looking,
+) -> Result<Looked, Error> {
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&tables.topics, &snapshot);
     let topic = claim.topic.map(|topic| rules.of(topic)).transpose()?.unwrap_or_default();
     if topic.paused {
-        return Ok(());
+        return Ok(Looked::Found(Found::Nothing { next: Time(floor::NEVER) }));
     }
     let batch_size = claim.batch_size.unwrap_or_else(|| settings::batch_size(&topic)).unsigned_abs() as usize;
     let mut batch = Batch {
@@ -102,24 +163,50 @@ fn attempt(claim: &Claim<'_>, rows: &mut ClaimedRows<'_>) -> Result<(), Error> {
         aside: Aside::default(),
         nonce: token::nonce(),
         left: batch_size,
-        deaths: 0,
+        more: false,
+        tidies: tidying == Tidying::AtOnce,
+        changed: false,
+        untidy: false,
+        buried: 0,
+        deaths: Vec::new(),
         expiry: floor::NEVER,
         rows,
     };
     let mut walk = batch.find_due(&waiting)?;
     let reach = batch.fill(&ready)?;
-    let expiry = batch.expiry;
+    let (is_vain, leases) = (batch.left == batch_size, batch.rows.is_some());
+    let changed = leases && (!is_vain || batch.changed || claim.wait_seconds == 0);
+    let untidy = leases && is_vain && claim.wait_seconds > 0 && (batch.untidy || batch.changed);
+    let (expiry, more) = (batch.expiry, leases && batch.more);
     let left = batch.finish(reach)?;
     walk.end_at(left.cost);
-    ready.finish(Seen { reach: left.ready, expiry });
-    waiting.finish(Seen { reach: left.due.map(|due| due.0), expiry: floor::NEVER });
-    Ok(())
+    let next_end = ready.finish(Seen { reach: left.ready, expiry }, changed);
+    let due = left.due.map(|due| due.0);
+    waiting.finish(Seen { reach: due, expiry: floor::NEVER }, changed);
+    if untidy {
+        return Ok(Looked::Untidy);
+    }
+    if !is_vain {
+        return Ok(Looked::Found(Found::Something { more }));
+    }
+    let next_due = scan::next_due(&tables.deliveries, &snapshot, claim.topic, now)?;
+    let next = next_due.into_iter().chain([next_end]).min().unwrap_or(next_end);
+    Ok(Looked::Found(Found::Nothing { next }))
 }
 
 struct Tables {
     deliveries: Table<Deliveries>,
     envelopes: Table<Envelopes>,
     topics: Table<Topics>,
+}
+
+impl Tables {
+    /// For a look that changed nothing, before a sleep: it holds up nobody who alters or drops the tables.
+    fn release(self) {
+        self.deliveries.release();
+        self.envelopes.release();
+        self.topics.release();
+    }
 }
 
 /// Messages that a look at the ready ones does not bring, by number.
@@ -187,10 +274,22 @@ struct Batch<'c, 'r, 's> {
     aside: Aside,
     nonce: i64,
     left: usize,
-    deaths: usize,
+    /// It was filled, and something is left for others.
+    more: bool,
+    /// See [`Tidying`]; from the first lease on.
+    tidies: bool,
+    /// Something was changed, or locked, that is no lease.
+    changed: bool,
+    /// A keyed message with no attempt left was met that this look could not record as dead.
+    untidy: bool,
+    /// Deaths recorded.
+    buried: usize,
+    /// Messages that have no attempt left, to be recorded as dead once something is leased.
+    deaths: Vec<RowId>,
     /// The earliest end of a lease met or given.
     expiry: i64,
-    rows: &'c mut ClaimedRows<'r>,
+    /// None: it only looks.
+    rows: Option<&'c mut ClaimedRows<'r>>,
 }
 
 /// What became of a message that a claim met.
@@ -234,6 +333,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             let Some(found) = scan.next() else {
                 walk.end_at(None);
                 self.fill_from_aside(i64::MAX, ready)?;
+                self.more = self.aside.messages.values().any(|(_, from)| matches!(from, From::Due(..)));
                 return Ok(reach);
             };
             let seq = found.row.seq;
@@ -247,12 +347,14 @@ impl<'c, 's> Batch<'c, '_, 's> {
             let cost = walk.cost();
             self.fill_from_aside(seq, ready)?;
             let from = self.aside.messages.remove(&seq).map_or(From::Ready, |(_, from)| from);
+            let is_asked = self.left > 0;
             match self.meet(found.id, found.row, from, ready)? {
                 Met::Leased => walk.end_at(cost),
                 Met::Held => reach = reach.or(Some(seq)),
                 Met::Passed => {}
             }
             if self.left == 0 {
+                self.more = !is_asked || (waiting::somebody_waits() && scan.next().is_some());
                 return Ok(reach.or(Some(seq + 1)));
             }
         }
@@ -300,21 +402,30 @@ impl<'c, 's> Batch<'c, '_, 's> {
         }
         match (turn, keyed) {
             (Turn::Blocked, Some(keyed))
-                if !matches!(from, From::GivenBack)
+                if self.tidies
+                    && !matches!(from, From::GivenBack)
                     && self.keys.park(id, &leased, keyed, &mut self.rules)? =>
             {
+                self.changed = true;
                 return Ok(Met::Passed);
             }
             (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
             (Turn::Free, _) => {}
         }
         let Some(body) = self.bodies.find(row.seq) else { return Ok(Met::Passed) };
+        let Some(rows) = &mut self.rows else {
+            if !self.deliveries.is_being_changed(id) {
+                self.left -= 1;
+            }
+            return Ok(Met::Held);
+        };
         let mut younger = Vec::new();
         if let Some(keyed) = keyed.filter(|_| leased.lease.is_some()) {
             // Leased again: the younger leases of its key go back with it.
             match keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq, Wait::No)? {
                 Some(locked) => younger = locked,
                 None => {
+                    self.changed = true;
                     self.keys.lost(&row, keyed, &topic, looking)?;
                     return Ok(Met::Held);
                 }
@@ -331,8 +442,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
                 Ok(if looking.is_held_by(xid) { Met::Held } else { Met::Passed })
             }
             Outcome::Done => {
-                self.rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
-                shared::touched(row.seq)?;
+                rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
+                shared::leased(row.topic, row.seq, until)?;
+                self.tidies = true;
                 self.expires(Some(until));
                 self.left -= 1;
                 self.give_back(younger);
@@ -355,10 +467,20 @@ impl<'c, 's> Batch<'c, '_, 's> {
         if let From::GivenBack = from {
             return self.leave(id, row.seq, from); // until its turn
         }
+        if !self.tidies {
+            self.untidy |= row.key.is_some();
+            if self.rows.is_none() && row.key.is_some() && !self.deliveries.is_being_changed(id) {
+                self.left -= 1; // a claim would record it, and go on with its key
+            } else if self.deaths.len() < DEATHS_AT_MOST {
+                self.deaths.push(id);
+            }
+            return Ok(Met::Passed);
+        }
         let mut younger = None;
-        if self.deaths < DEATHS_AT_MOST {
-            self.deaths += 1;
+        if self.buried < DEATHS_AT_MOST {
+            self.buried += 1;
             younger = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
+            self.changed |= younger.is_some();
         }
         if younger.is_none() {
             self.expires(row.leased_until); // left for a later look
@@ -374,6 +496,22 @@ impl<'c, 's> Batch<'c, '_, 's> {
             }
         }
         Ok(Met::Passed)
+    }
+
+    /// Records the deaths that were met before anything was leased.
+    fn bury_put_off(&mut self) -> Result<(), Error> {
+        let mut rows = ById::open(self.deliveries, self.snapshot);
+        for id in std::mem::take(&mut self.deaths) {
+            let Some(found) = rows.find(id) else { continue };
+            let row = found.row;
+            let buried = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
+            let (Some(younger), Some(keyed)) = (buried, row.keyed()) else { continue };
+            keys::park_locked(self.deliveries, self.snapshot, younger)?;
+            if !self.rules.of(row.topic)?.blocks_when_dead() {
+                self.ended.add(keyed, row.seq)?;
+            }
+        }
+        Ok(())
     }
 
     /// A message is leased or over: the next of its key may be leased too.
@@ -414,6 +552,9 @@ impl<'c, 's> Batch<'c, '_, 's> {
                 From::GivenBack => keys::park_locked(self.deliveries, self.snapshot, [(seq, id)])?,
                 From::Ready | From::Key => {}
             }
+        }
+        if self.tidies {
+            self.bury_put_off()?;
         }
         let unparked = self.keys.finish()?;
         self.ended.unblock(Wait::No)?;

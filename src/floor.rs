@@ -87,7 +87,7 @@ impl Pace {
 
     /// True if a look may begin at `now`; then it has.
     pub fn begin(&mut self, now: i64) -> bool {
-        let may = self.is_cheap() || self.is_rested(now);
+        let may = self.rested_at() <= now;
         if may {
             self.began = now;
         }
@@ -103,8 +103,10 @@ impl Pace {
         self.cost.pages <= CHEAP_PAGES
     }
 
-    fn is_rested(&self, now: i64) -> bool {
-        self.since(now) >= self.cost.micros.saturating_mul(REST)
+    /// From when on a look may begin.
+    fn rested_at(&self) -> i64 {
+        let rest = if self.is_cheap() { 0 } else { self.cost.micros.saturating_mul(REST) };
+        self.began.saturating_add(rest)
     }
 
     fn since(&self, now: i64) -> i64 {
@@ -186,7 +188,7 @@ impl Entry {
 
     fn sweep_is_due(&self, now: i64) -> bool {
         let wanted = now >= self.next_expiry || self.pace.since(now) >= SWEEP_EVERY;
-        self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.is_rested(now))
+        self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.rested_at() <= now)
     }
 
     /// Takes down what a walk from the beginning to the first claimable row, or to the end, has cost.
@@ -209,6 +211,11 @@ impl Entry {
             // The bound keeps the floor from rising; what was reached before it stays reached.
             None => self.floor = self.floor.max(reach.map_or(look.bound, |reach| reach.min(look.bound))),
         }
+    }
+
+    /// When a lease ends that is known here, and a look may look for it.
+    pub fn next_end(&self) -> i64 {
+        self.next_expiry.max(self.pace.rested_at())
     }
 
     /// A message numbered `seq` has become claimable.

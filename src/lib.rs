@@ -18,8 +18,8 @@
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
 //! inbox, topic, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys
-//! -> store, error; settings -> store; store -> error, floor, places. The pure modules (argument, backoff, floor, places,
-//! receipt, token) use nothing of ours and no pgrx.
+//! -> store, error; settings -> store; store -> error, floor, places, waiters. The pure modules (argument, backoff, floor,
+//! places, receipt, token, waiters) use no pgrx, and of ours only each other.
 
 mod api;
 mod worker;
@@ -45,6 +45,7 @@ mod floor;
 mod places;
 mod receipt;
 mod token;
+mod waiters;
 
 use pgrx::prelude::*;
 

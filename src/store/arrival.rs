@@ -30,11 +30,17 @@ pub fn next_block() -> Result<i64, Error> {
 
 /// The highest number that may have been taken: every later [`next_block`] answers a higher one. Some 0.2 µs; it also
 /// knows what was taken before the server was started.
+///
+/// # Errors
+/// [`Error::Version`], see [`catalog::oid`], and if the extension was dropped just now.
 pub(super) fn highest() -> Result<i64, Error> {
     let sequence = catalog::oid(Object::Arrival)?;
     // SAFETY: a sequence has one page and on it one row, changed in place under the exclusive lock of its buffer.
     let (last, taken) = unsafe {
-        let relation = pg_sys::relation_open(sequence, pg_sys::AccessShareLock as i32);
+        let relation = pg_sys::try_relation_open(sequence, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return Err(Error::Version(None));
+        }
         let buffer = pg_sys::ReadBuffer(relation, 0);
         pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
         let page = pg_sys::BufferGetPage(buffer);

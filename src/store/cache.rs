@@ -1,11 +1,12 @@
-//! The floors in shared memory: layout, lock, and how a session finds them, preloaded or not.
+//! Floors and waiters in shared memory: layout, lock, and how a session finds them, preloaded or not.
 //!
-//! Locking: topics and marks are read and written under the one lock; it is held for some dozen instructions, also
+//! Locking: topics, marks and waiters are read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
 use super::version;
 use crate::floor::{self, Entry, Pace, Slot};
 use crate::places::{self, Key, Tenant};
+use crate::waiters::{self, Bucket, Waiter, Waiters};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -25,6 +26,9 @@ const TOPICS_LATE: usize = 128;
 /// Bytes that late comers take at most, to leave some for others, unless there are very many sessions.
 const SIZE_LATE: usize = 64 * 1024;
 
+/// Lists of waiters; topics whose waiters share one cost each other a few steps.
+const BUCKETS: usize = 64;
+
 /// Which range of an index a look is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Range {
@@ -34,7 +38,7 @@ pub(super) enum Range {
     Waiting,
 }
 
-/// Followed by the topics and the slots.
+/// Followed by the topics, the waiters and the slots, the latter two by session.
 #[repr(C)]
 struct Header {
     lock: pg_sys::LWLock,
@@ -42,6 +46,7 @@ struct Header {
     /// Counts the topics that were ever given a place.
     generation: u64,
     marks: Marks,
+    buckets: [Bucket; BUCKETS],
 }
 
 /// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
@@ -92,21 +97,24 @@ pub(super) fn reserve() {
     version::reserve_shared_memory(size);
 }
 
-fn slots() -> usize {
+fn sessions() -> usize {
     version::sessions()
 }
+
+/// Bytes per session.
+const SESSION: usize = size_of::<Waiter>() + size_of::<SharedSlot>();
 
 /// The same in every session of a server.
 fn topics() -> usize {
     if RESERVED.get() || version::SHARED_MEMORY_AT_ANY_TIME {
         return TOPICS;
     }
-    let rest = SIZE_LATE.saturating_sub(size_of::<Header>() + slots() * size_of::<SharedSlot>());
+    let rest = SIZE_LATE.saturating_sub(size_of::<Header>() + sessions() * SESSION);
     (rest / size_of::<Topic>()).clamp(places::WINDOW, TOPICS_LATE)
 }
 
 fn size() -> usize {
-    size_of::<Header>() + topics() * size_of::<Topic>() + slots() * size_of::<SharedSlot>()
+    size_of::<Header>() + topics() * size_of::<Topic>() + sessions() * SESSION
 }
 
 /// The cache, once it is found.
@@ -133,8 +141,8 @@ impl Shared {
     }
 
     pub(super) fn locked<T>(self, work: impl FnOnce(&mut Contents<'_>) -> T) -> T {
-        // SAFETY: header and topics live as long as the server; under the exclusive lock nobody else refers to what
-        // is handed out, and `work` does nothing that could raise an error while the lock is held.
+        // SAFETY: all of it lives as long as the server; under the exclusive lock nobody else refers to what is
+        // handed out but the buckets' atomics, and `work` does nothing that could raise an error.
         unsafe {
             let header = self.0.as_ptr();
             let lock = &raw mut (*header).lock;
@@ -142,19 +150,35 @@ impl Shared {
             let result = work(&mut Contents {
                 marks: &mut (*header).marks,
                 generation: &mut (*header).generation,
-                topics: std::slice::from_raw_parts_mut(header.add(1).cast(), topics()),
+                topics: std::slice::from_raw_parts_mut(first_topic(header), topics()),
+                waiters: Waiters {
+                    buckets: &(*header).buckets,
+                    waiters: std::slice::from_raw_parts_mut(first_waiter(header), sessions()),
+                },
             });
             pg_sys::LWLockRelease(lock);
             result
         }
     }
 
+    fn buckets(self) -> &'static [Bucket] {
+        // SAFETY: made of atomics.
+        unsafe { &(*self.0.as_ptr()).buckets }
+    }
+
+    /// True if somebody waits for `key`, or for one that shares its bucket.
+    pub(super) fn is_awaited(self, key: Key) -> bool {
+        !waiters::bucket(key, self.buckets()).is_empty()
+    }
+
+    /// True if anybody waits, for anything.
+    pub(super) fn has_waiters(self) -> bool {
+        !self.buckets().iter().all(Bucket::is_empty)
+    }
+
     fn all_slots(self) -> &'static [SharedSlot] {
-        // SAFETY: the slots follow the topics and are made of atomics; their number never changes.
-        unsafe {
-            let first = self.0.as_ptr().add(1).cast::<Topic>().add(topics()).cast::<SharedSlot>();
-            std::slice::from_raw_parts(first, slots())
-        }
+        // SAFETY: the slots are made of atomics; their number never changes.
+        unsafe { std::slice::from_raw_parts(first_slot(self.0.as_ptr()), sessions()) }
     }
 
     pub(super) fn slots(self, installation: u64) -> impl Iterator<Item = Slot> {
@@ -179,6 +203,7 @@ pub(super) struct Contents<'l> {
     marks: &'l mut Marks,
     generation: &'l mut u64,
     topics: &'l mut [Topic],
+    pub(super) waiters: Waiters<'l>,
 }
 
 impl Contents<'_> {
@@ -242,6 +267,18 @@ impl Topic {
     }
 }
 
+fn first_topic(header: *mut Header) -> *mut Topic {
+    header.wrapping_add(1).cast()
+}
+
+fn first_waiter(header: *mut Header) -> *mut Waiter {
+    first_topic(header).wrapping_add(topics()).cast()
+}
+
+fn first_slot(header: *mut Header) -> *mut SharedSlot {
+    first_waiter(header).wrapping_add(sessions()).cast()
+}
+
 /// # Safety
 /// `place` points to [`size`] bytes that nobody else uses yet.
 unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
@@ -249,8 +286,9 @@ unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
     // SAFETY: by the contract above; zeros are a header without marks and idle slots.
     unsafe {
         std::ptr::write_bytes(place.cast::<u8>(), 0, size());
-        let first = header.add(1).cast::<Topic>();
-        (0..topics()).for_each(|place| first.add(place).write(Topic::UNKNOWN));
+        (0..topics()).for_each(|place| first_topic(header).add(place).write(Topic::UNKNOWN));
+        (0..sessions()).for_each(|session| first_waiter(header).add(session).write(Waiter::AWAY));
+        (*header).buckets = [const { Bucket::empty() }; BUCKETS];
         (*header).tranche = pg_sys::LWLockNewTrancheId();
         pg_sys::LWLockInitialize(&raw mut (*header).lock, (*header).tranche);
     }

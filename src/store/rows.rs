@@ -19,10 +19,7 @@ use uuid::Uuid;
 pub struct Caller<'fcx>(pg_sys::FunctionCallInfo, PhantomData<&'fcx ()>);
 
 /// `SETOF outbox.claimed` in the making.
-pub struct ClaimedRows<'fcx> {
-    rows: Rows<'fcx>,
-    count: usize,
-}
+pub struct ClaimedRows<'fcx>(Rows<'fcx>);
 
 /// `TABLE (token uuid, completed boolean)` in the making.
 pub struct AnswerRows<'fcx>(Rows<'fcx>);
@@ -44,7 +41,7 @@ impl<'fcx> Caller<'fcx> {
         // SAFETY: the row type of a relation that exists.
         let rows = self
             .rows(|_| unsafe { pg_sys::lookup_rowtype_tupdesc_copy(pg_sys::get_rel_type_id(claimed), -1) })?;
-        Ok(ClaimedRows { rows, count: 0 })
+        Ok(ClaimedRows(rows))
     }
 
     /// Starts the result of `complete_batch`.
@@ -102,13 +99,9 @@ impl Rows<'_> {
 }
 
 impl ClaimedRows<'_> {
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// Adds a message. A payload out of line stays so: the tuplestore holds the reference.
     pub fn push(&mut self, message: &Envelope<'_>, token: Uuid, attempts: i16, leased_until: Time) {
-        self.rows.push([
+        self.0.push([
             Some(message.id.datum()),
             Some(token.datum()),
             Some(message.topic.datum()),
@@ -120,7 +113,6 @@ impl ClaimedRows<'_> {
             Some(i32::from(attempts).datum()),
             Some(leased_until.datum()),
         ]);
-        self.count += 1;
     }
 }
 

@@ -171,6 +171,17 @@ impl<'t> Scan<'t, Deliveries> {
     }
 }
 
+/// When the next message of `topic`, or of any, is due after `now`.
+pub fn next_due(
+    table: &Table<Deliveries>,
+    snapshot: &Latest,
+    topic: Option<Text<'_>>,
+    now: Time,
+) -> Result<Option<Time>, Error> {
+    let mut scan = Scan::due(table, snapshot, topic, now.plus_micros(1), Time(i64::MAX))?;
+    Ok(scan.next().and_then(|found| found.row.available_at))
+}
+
 /// A table whose rows are found by `seq`.
 pub trait Numbered: Read {
     const INDEX: Object;

@@ -75,17 +75,38 @@ pub fn wait_for(xid: pg_sys::TransactionId) {
 
 /// Sleeps for at most `time`; a cancel, a shutdown or any other event for this session ends it early.
 pub fn sleep(time: Duration) {
+    sleep_showing(time, pg_sys::PG_WAIT_EXTENSION);
+}
+
+/// The same, for messages: pg_stat_activity shows it.
+pub fn sleep_for_messages(time: Duration) {
+    sleep_showing(time, super::version::wait_event());
+}
+
+fn sleep_showing(time: Duration, event: u32) {
     // SAFETY: waits on this process's own latch; the postmaster's death ends the process.
     unsafe {
         pg_sys::WaitLatch(
             pg_sys::MyLatch,
             (pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH) as i32,
-            time.as_millis().max(1) as std::ffi::c_long,
-            pg_sys::PG_WAIT_EXTENSION,
+            time.as_micros().div_ceil(1000).max(1) as std::ffi::c_long,
+            event,
         );
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
     check_for_interrupts();
+}
+
+/// Wakes another session from its sleep.
+pub(super) fn wake(session: usize) {
+    // SAFETY: the place of a process outlives it; whoever has it now may be woken for nothing.
+    unsafe { pg_sys::SetLatch(&raw mut (*(*pg_sys::ProcGlobal).allProcs.add(session)).procLatch) }
+}
+
+/// Hears what has happened to tables and functions.
+pub(super) fn accept_invalidations() {
+    // SAFETY: in a transaction, as whenever a table is locked.
+    unsafe { pg_sys::AcceptInvalidationMessages() }
 }
 
 /// Makes a misspelt `outbox.…` setting an error in sessions that have loaded the library.

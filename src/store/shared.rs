@@ -1,34 +1,77 @@
 //! What sessions tell each other about the ready and waiting messages, see `floor.rs`.
 //!
-//! A cache: where it cannot be had, every look starts at the beginning and is right. What a transaction has to tell is
-//! noted while it runs and told when it has ended.
+//! A cache: where it cannot be had, every look starts at the beginning and is right. What a transaction has to tell, the
+//! floors and those who wait, is noted while it runs and told when it has ended.
 
 use super::arrival;
 use super::cache::{self, Range, Shared};
 use super::catalog::{self, Object};
-use super::server;
 use super::value::{Text, Time};
+use super::{server, waiting};
 use crate::error::Error;
-use crate::floor::{self, Cost, IDLE, Look, NUMBERING, Seen};
+use crate::floor::{self, Cost, IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::places::Key;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What a transaction has to tell when it ends.
 #[derive(Default)]
 struct Pending {
     /// When the first of it was noted; 0: nothing noted.
     since: i64,
+    installation: u64,
     looks: HashMap<(Key, Range), (u64, Look, Seen)>,
-    /// Numbers, or due times, that became reachable again.
-    lowered: HashMap<(Key, Range), i64>,
-    expiries: HashMap<Key, i64>,
-    /// The lowest number of a row that was changed, and in which installation.
-    touched: Option<(u64, i64)>,
+    /// By topic.
+    news: HashMap<Vec<u8>, News>,
+    /// The lowest number of a row that was changed.
+    touched: Option<i64>,
+}
+
+/// What has happened to the messages of a topic, or of all.
+#[derive(Clone, Copy)]
+struct News {
+    /// There is something to claim.
+    ready: bool,
+    /// There will be, should the transaction roll back.
+    claimed: bool,
+    /// The lowest number that became reachable again.
+    lowered: i64,
+    /// The earliest time at which something is due.
+    due: i64,
+    /// The earliest end of a lease that floors do not know.
+    expiry: i64,
+    /// The earliest end of a lease that was given: floors hear of it by the look that gave it.
+    leased_until: i64,
+}
+
+impl News {
+    const NONE: News =
+        News { ready: false, claimed: false, lowered: NEVER, due: NEVER, expiry: NEVER, leased_until: NEVER };
+
+    fn and(self, other: &News) -> News {
+        News {
+            ready: self.ready || other.ready,
+            claimed: self.claimed || other.claimed,
+            lowered: self.lowered.min(other.lowered),
+            due: self.due.min(other.due),
+            expiry: self.expiry.min(other.expiry),
+            leased_until: self.leased_until.min(other.leased_until),
+        }
+    }
+
+    /// Of interest to floors.
+    fn is_for_floors(&self) -> bool {
+        self.lowered.min(self.due).min(self.expiry) != NEVER
+    }
+
+    /// When the clock may bring something.
+    fn next(&self) -> i64 {
+        self.due.min(self.expiry).min(self.leased_until)
+    }
 }
 
 thread_local! {
@@ -62,7 +105,7 @@ pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Er
 
 fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
     let installation = installation()?;
-    let key = key(installation, topic);
+    let key = key(installation, topic.map(Text::bytes));
     let nothing = Looking { key, range, generation: 0, look: None, horizon: 0 };
     let Some(shared) = Shared::attached() else { return Ok(nothing) };
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
@@ -116,9 +159,26 @@ impl Looking {
         }
     }
 
-    /// Leaves what was seen, for when the transaction is committed.
-    pub fn finish(self, seen: Seen) {
-        let Some(look) = self.look else { return };
+    /// Leaves what was seen: at once if the look changed nothing, nor did the transaction before, else for when it is
+    /// committed. Returns when, by what is known of leases, the next look may find more.
+    pub fn finish(self, seen: Seen, changed: bool) -> Time {
+        let (Some(look), Some(shared)) = (self.look, Shared::attached()) else { return Time(seen.expiry) };
+        let at_once = !changed && PENDING.with_borrow(Pending::has_changed_nothing);
+        let next_end = shared.locked(|contents| {
+            let topic = contents.topic(self.key).filter(|topic| topic.generation == self.generation)?;
+            let entry = topic.entry(self.range);
+            if at_once {
+                entry.keep(&look, &seen);
+            }
+            Some(entry.next_end())
+        });
+        if !at_once {
+            self.note(look, seen);
+        }
+        Time(next_end.unwrap_or(NEVER).min(seen.expiry))
+    }
+
+    fn note(&self, look: Look, seen: Seen) {
         note(|pending| {
             pending
                 .looks
@@ -181,50 +241,64 @@ pub fn numbered(first: i64) {
     }
 }
 
-/// Once committed, message `seq` of `topic` can be claimed.
+/// Once committed, new messages of `topic` can be claimed.
+pub fn will_arrive(topic: Text<'_>) -> Result<(), Error> {
+    tell_of(topic, News { ready: true, ..News::NONE })
+}
+
+/// Once committed, message `seq` of `topic`, and perhaps younger ones, can be claimed again.
 pub fn will_be_ready(topic: Text<'_>, seq: i64) -> Result<(), Error> {
-    lower(topic, Range::Ready, seq)
+    tell_of(topic, News { ready: true, lowered: seq, ..News::NONE })
 }
 
-/// Once committed, a message of `topic` waits until `due`.
+/// Once committed, a message of `topic` waits until `due`, perhaps others until later.
 pub fn will_be_due(topic: Text<'_>, due: Time) -> Result<(), Error> {
-    lower(topic, Range::Waiting, due.0)
-}
-
-fn lower(topic: Text<'_>, range: Range, to: i64) -> Result<(), Error> {
-    let installation = installation()?;
-    note(|pending| {
-        for key in [key(installation, Some(topic)), key(installation, None)] {
-            let lowered = pending.lowered.entry((key, range)).or_insert(to);
-            *lowered = to.min(*lowered);
-        }
-    });
-    Ok(())
+    tell_of(topic, News { due: due.0, ..News::NONE })
 }
 
 /// Once committed, a lease in `topic` ends at `time`, perhaps earlier than known.
 pub fn will_expire(topic: Text<'_>, time: Time) -> Result<(), Error> {
-    let installation = installation()?;
-    note(|pending| {
-        for key in [key(installation, Some(topic)), key(installation, None)] {
-            let expiry = pending.expiries.entry(key).or_insert(time.0);
-            *expiry = time.0.min(*expiry);
+    tell_of(topic, News { expiry: time.0, ..News::NONE })
+}
+
+/// The transaction has leased message `seq` of `topic`.
+pub fn leased(topic: Text<'_>, seq: i64, until: Time) -> Result<(), Error> {
+    touched(seq)?;
+    tell_of(topic, News { claimed: true, leased_until: until.0, ..News::NONE })
+}
+
+/// The transaction has changed message `seq`: should it roll back late, the message may be below a floor.
+pub fn touched(seq: i64) -> Result<(), Error> {
+    note_in(installation()?, |pending| {
+        pending.touched = pending.touched.into_iter().chain([seq]).min();
+    });
+    Ok(())
+}
+
+fn tell_of(topic: Text<'_>, news: News) -> Result<(), Error> {
+    note_in(installation()?, |pending| match pending.news.get_mut(topic.bytes()) {
+        Some(known) => *known = known.and(&news),
+        None => {
+            pending.news.insert(topic.bytes().to_vec(), news);
         }
     });
     Ok(())
 }
 
-/// The transaction has changed message `seq`: should it roll back late, the message may be below a floor.
-pub fn touched(seq: i64) -> Result<(), Error> {
-    let installation = installation()?;
+fn note_in(installation: u64, what: impl FnOnce(&mut Pending)) {
     note(|pending| {
-        let lowest = pending.touched.map_or(seq, |(_, touched)| touched.min(seq));
-        pending.touched = Some((installation, lowest));
+        if pending.installation != installation {
+            // What was noted before is about tables that this transaction has dropped.
+            pending.news.clear();
+            pending.touched = None;
+            pending.installation = installation;
+        }
+        what(pending);
     });
-    Ok(())
 }
 
-fn note(what: impl FnOnce(&mut Pending)) {
+/// From now on the end of a transaction is noticed.
+pub(super) fn listen() {
     thread_local! { static LISTENING: Cell<bool> = const { Cell::new(false) } }
     if !LISTENING.replace(true) {
         // Now, because at a transaction's end nothing may fail.
@@ -235,6 +309,10 @@ fn note(what: impl FnOnce(&mut Pending)) {
             pg_sys::RegisterSubXactCallback(Some(subtransaction_ends), std::ptr::null_mut());
         }
     }
+}
+
+fn note(what: impl FnOnce(&mut Pending)) {
+    listen();
     PENDING.with_borrow_mut(|pending| {
         if pending.since == 0 {
             // Not now: others judge the age of a change by the transaction's id, which may be as old as this.
@@ -252,6 +330,9 @@ extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut
         pg_sys::XactEvent::XACT_EVENT_PREPARE => return forget(),
         _ => return,
     };
+    if !committed {
+        waiting::abandon();
+    }
     PENDING.with(|pending| {
         let Ok(mut pending) = pending.try_borrow_mut() else { return };
         if pending.since == 0 {
@@ -259,13 +340,14 @@ extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut
         }
         if let Some(shared) = Shared::attached() {
             if committed {
-                pending.tell(shared)
+                pending.tell_floors(shared);
             } else {
-                pending.tell_aborted(shared)
+                pending.tell_floors_aborted(shared);
             }
             if let Some(slot) = shared.own_slot() {
                 slot.low.store(IDLE, SeqCst);
             }
+            pending.tell_waiters(shared, committed);
         }
         pending.clear();
     });
@@ -281,11 +363,13 @@ extern "C-unwind" fn subtransaction_ends(
     if event != pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
         return;
     }
+    waiting::abandon();
     PENDING.with(|pending| {
         let Ok(mut pending) = pending.try_borrow_mut() else { return };
         if pending.since != 0 {
             if let Some(shared) = Shared::attached() {
-                pending.tell_aborted(shared);
+                pending.tell_floors_aborted(shared);
+                pending.tell_waiters(shared, false);
             }
             pending.looks.clear();
         }
@@ -309,20 +393,25 @@ impl Pending {
     fn clear(&mut self) {
         self.since = 0;
         self.looks.clear();
-        self.lowered.clear();
-        self.expiries.clear();
+        self.news.clear();
         self.touched = None;
     }
 
+    /// True if what its looks have seen is the committed truth.
+    fn has_changed_nothing(&self) -> bool {
+        self.touched.is_none() && self.looks.is_empty()
+    }
+
     /// After a commit.
-    fn tell(&self, shared: Shared) {
+    fn tell_floors(&self, shared: Shared) {
         let now = server::clock().0;
         let late = shared.own_slot().and_then(|slot| {
             let low = slot.low.load(SeqCst);
             let late = low > 0 && floor::may_be_passed(slot.since.load(SeqCst), now);
             late.then(|| (slot.installation.load(SeqCst), low))
         });
-        if self.looks.is_empty() && self.lowered.is_empty() && self.expiries.is_empty() && late.is_none() {
+        let all = self.news.values().fold(News::NONE, News::and);
+        if self.looks.is_empty() && late.is_none() && !all.is_for_floors() {
             return;
         }
         shared.locked(|contents| {
@@ -331,16 +420,21 @@ impl Pending {
                     topic.entry(range).keep(look, seen);
                 }
             }
-            for (&(key, range), &to) in &self.lowered {
-                if let Some(topic) = contents.topic(key) {
-                    topic.entry(range).lower(to);
+            let mut tell = |key: Key, news: &News| {
+                if let Some(topic) = contents.topic(key).filter(|_| news.is_for_floors()) {
+                    if news.lowered != NEVER {
+                        topic.entry(Range::Ready).lower(news.lowered);
+                    }
+                    if news.due != NEVER {
+                        topic.entry(Range::Waiting).lower(news.due);
+                    }
+                    topic.entry(Range::Ready).expire(news.expiry);
                 }
+            };
+            for (topic, news) in &self.news {
+                tell(key(self.installation, Some(topic)), news);
             }
-            for (&key, &time) in &self.expiries {
-                if let Some(topic) = contents.topic(key) {
-                    topic.ready.expire(time);
-                }
-            }
+            tell(key(self.installation, None), &all);
             if let Some((installation, low)) = late {
                 contents.lower_all(installation, low);
             }
@@ -348,11 +442,39 @@ impl Pending {
     }
 
     /// After a rollback: what a floor may have passed meanwhile is as it was before.
-    fn tell_aborted(&self, shared: Shared) {
-        if let Some((installation, touched)) = self.touched
+    fn tell_floors_aborted(&self, shared: Shared) {
+        if let Some(touched) = self.touched
             && floor::may_be_passed(self.since, server::clock().0)
         {
-            shared.locked(|contents| contents.lower_all(installation, touched));
+            shared.locked(|contents| contents.lower_all(self.installation, touched));
+        }
+    }
+
+    /// Those who wait for a topic, and those who wait for any.
+    fn tell_waiters(&self, shared: Shared, committed: bool) {
+        // Between the commit and the look at the lists, see `waiting::enter`.
+        fence(SeqCst);
+        if self.news.is_empty() || !shared.has_waiters() {
+            return;
+        }
+        let any = key(self.installation, None);
+        let (mut is_for_any, mut next) = (false, NEVER);
+        for (topic, news) in &self.news {
+            let key = key(self.installation, Some(topic));
+            let is_ready = if committed { news.ready } else { news.claimed };
+            if is_ready {
+                is_for_any |= !waiting::call_for(shared, key);
+            }
+            if committed && news.next() != NEVER {
+                waiting::expect(shared, key, news.next());
+                next = next.min(news.next());
+            }
+        }
+        if is_for_any {
+            waiting::call_for(shared, any);
+        }
+        if next != NEVER {
+            waiting::expect(shared, any, next);
         }
     }
 }
@@ -365,8 +487,20 @@ fn installation() -> Result<u64, Error> {
     Ok((u64::from(u32::from(database)) << 32) | u64::from(u32::from(table)))
 }
 
-fn key(installation: u64, topic: Option<Text<'_>>) -> Key {
-    let topic = topic.map(Text::bytes);
+/// What somebody wants who asks for a topic, or for any.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// Of the topic, or the same as `any`.
+    pub wanted: Key,
+    pub any: Key,
+}
+
+pub(super) fn keys(topic: Option<Text<'_>>) -> Result<Keys, Error> {
+    let installation = installation()?;
+    Ok(Keys { wanted: key(installation, topic.map(Text::bytes)), any: key(installation, None) })
+}
+
+fn key(installation: u64, topic: Option<&[u8]>) -> Key {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
         (salt, installation, topic).hash(&mut hasher);

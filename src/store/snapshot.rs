@@ -57,3 +57,9 @@ impl Drop for Latest {
         }
     }
 }
+
+/// Lets go of what the session looks through at the system catalogs; it would hold up vacuum during a sleep.
+pub(super) fn release_catalog() {
+    // SAFETY: the next look at a catalog takes a new one.
+    unsafe { pg_sys::InvalidateCatalogSnapshot() }
+}

@@ -1,7 +1,7 @@
 //! One open table: insert, insert many, insert unless there, update, delete.
 //!
 //! The table stays locked until the transaction ends, as after any SELECT (AccessShareLock), INSERT or UPDATE
-//! (RowExclusiveLock).
+//! (RowExclusiveLock), but for [`Table::release`].
 
 use super::catalog::{self, Catalog};
 use super::record::{FieldsMut, Record, Shelf, Unique, Write};
@@ -48,14 +48,25 @@ pub enum Against {
 pub enum Access {
     Read,
     Write,
-    /// Writing with [`Table::insert_new`].
-    WriteNew,
+}
+
+impl Access {
+    fn lock(self) -> u32 {
+        match self {
+            Access::Read => pg_sys::AccessShareLock,
+            Access::Write => pg_sys::RowExclusiveLock,
+        }
+    }
 }
 
 pub struct Table<R> {
     relation: pg_sys::Relation,
     catalog: Catalog,
     access: Access,
+    /// The index that [`Table::insert_new`] asks.
+    arbiter: Option<pg_sys::Oid>,
+    /// What to unlock when it is closed.
+    lock: u32,
     slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.
     fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
@@ -68,17 +79,16 @@ impl<R: Record> Table<R> {
     /// Opens the table and locks it as SELECT or INSERT would.
     ///
     /// # Errors
-    /// [`Error::Version`], see [`catalog::oid`].
+    /// [`Error::Version`], see [`catalog::oid`], and if the extension was dropped just now.
     pub fn open(access: Access) -> Result<Self, Error> {
         let catalog = catalog::catalog()?;
         let oid = catalog.oid(R::TABLE);
-        let lock = match access {
-            Access::Read => pg_sys::AccessShareLock,
-            Access::Write | Access::WriteNew => pg_sys::RowExclusiveLock,
-        };
         // SAFETY: opens and locks a relation; the slot is freed on drop, or by the abort.
         unsafe {
-            let relation = pg_sys::table_open(oid, lock as i32);
+            let relation = pg_sys::try_table_open(oid, access.lock() as i32);
+            if relation.is_null() {
+                return Err(Error::Version(None));
+            }
             let slot =
                 pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
             let width = (*(*relation).rd_att).natts as usize;
@@ -86,12 +96,20 @@ impl<R: Record> Table<R> {
                 relation,
                 catalog,
                 access,
+                arbiter: None,
+                lock: pg_sys::NoLock,
                 slot,
                 fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
                 upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
                 record: PhantomData,
             })
         }
+    }
+
+    /// Closes the table as if it had not been opened: a lock that only this call took is released. For tables that were
+    /// only read from.
+    pub fn release(mut self) {
+        self.lock = self.access.lock();
     }
 
     pub(super) fn relation(&self) -> pg_sys::Relation {
@@ -154,10 +172,25 @@ impl<R: Record> Table<R> {
         outcome(result, &failure)
     }
 
+    /// True if a transaction that is still open, ours or not, is changing the row.
+    pub fn is_being_changed(&self, row: RowId) -> bool {
+        let mut tid = row.0;
+        let mut dirty = pg_sys::SnapshotData {
+            snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+            ..pg_sys::SnapshotData::default()
+        };
+        // SAFETY: the row was found by a scan of this table; a dirty look at it says who is changing it.
+        unsafe {
+            let slot = pg_sys::table_slot_create(self.relation, std::ptr::null_mut());
+            let there = pg_sys::table_tuple_fetch_row_version(self.relation, &mut tid, &mut dirty, slot);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            !there || dirty.xmax != pg_sys::InvalidTransactionId
+        }
+    }
+
     fn upkeep(&self, shelf: Option<Shelf>) -> &Upkeep {
-        let speculative = self.access == Access::WriteNew;
         self.upkeep[shelf.map_or(Shelf::COUNT, Shelf::number)]
-            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, shelf, speculative))
+            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, shelf, self.arbiter))
     }
 }
 
@@ -253,8 +286,18 @@ impl<R: Write> Table<R> {
 }
 
 impl<R: Unique> Table<R> {
+    /// Opens the table for [`Table::insert_new`] too.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub fn open_for_new() -> Result<Self, Error> {
+        let mut table = Table::open(Access::Write)?;
+        table.arbiter = Some(table.catalog.oid(R::ARBITER));
+        Ok(table)
+    }
+
     /// Stores a row unless the arbiter index already has it. Waits for another transaction that is storing the same
-    /// row: committed means false, rolled back means it is stored here. The table is open as [`Access::WriteNew`].
+    /// row: committed means false, rolled back means it is stored here. The table was opened for it.
     pub fn insert_new(&self, row: &R::Row<'_>) -> bool {
         let upkeep = self.upkeep(R::shelf(row));
         // SAFETY: the protocol of speculative insertion: check, insert with a token, enter the indexes, confirm or
@@ -297,10 +340,10 @@ impl<R> Drop for Table<R> {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: everything was opened by us and is used by nobody else; the lock is kept.
+        // SAFETY: everything was opened by us and is used by nobody else.
         unsafe {
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
-            pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
+            pg_sys::table_close(self.relation, self.lock as i32);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::catalog::{Catalog, Object};
 use super::record::{Place, Shelf};
 use super::version::{self, IndexUpdate};
 use pgrx::pg_sys;
+use std::cell::Cell;
 
 /// Whether rows of a shelf are in an index.
 type Holds = fn(Shelf) -> bool;
@@ -25,22 +26,39 @@ const PARTIAL: [(Object, Holds); 7] = [
 /// The indexes that rows of one shelf go into, open, and the executor's state for entering rows.
 pub(super) struct Upkeep {
     estate: *mut pg_sys::EState,
+    /// False if the state is the session's.
+    owns_estate: bool,
     info: *mut pg_sys::ResultRelInfo,
 }
 
+/// The session's executor state: making one and freeing it costs an append a twentieth. What a row's entries allocate in
+/// it is freed row by row, but expressions prepared in it would stay; so indexes that have any get a state of their own.
+fn session_estate() -> *mut pg_sys::EState {
+    thread_local! { static ESTATE: Cell<*mut pg_sys::EState> = const { Cell::new(std::ptr::null_mut()) } }
+    if ESTATE.get().is_null() {
+        // SAFETY: the top memory context lives as long as the session.
+        unsafe {
+            let context = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
+            ESTATE.set(pg_sys::CreateExecutorState());
+            pg_sys::MemoryContextSwitchTo(context);
+        }
+    }
+    ESTATE.get()
+}
+
 impl Upkeep {
-    /// Opens the indexes of `relation` for rows of `shelf`; unique ones for speculative insertion if `speculative`.
+    /// Opens the indexes of `relation` for rows of `shelf`; `arbiter` is for speculative insertion.
     pub fn open(
         relation: pg_sys::Relation,
         catalog: &Catalog,
         shelf: Option<Shelf>,
-        speculative: bool,
+        arbiter: Option<pg_sys::Oid>,
     ) -> Self {
         let known = PARTIAL.map(|(index, holds)| (catalog.oid(index), shelf.is_some_and(holds)));
         // SAFETY: executor state and open indexes are released on drop, or by the abort; the arrays are as long as
         // the list, and the entries before `ri_NumIndices` are filled.
         unsafe {
-            let estate = pg_sys::CreateExecutorState();
+            let mut owns_estate = false;
             let info = pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
             (*info).type_ = pg_sys::NodeTag::T_ResultRelInfo;
             pg_sys::InitResultRelInfo(info, relation, 0, std::ptr::null_mut(), 0);
@@ -60,7 +78,9 @@ impl Upkeep {
                 if belongs == Some(true) {
                     (*index_info).ii_Predicate = std::ptr::null_mut();
                 }
-                if speculative && (*index_info).ii_Unique {
+                owns_estate |=
+                    !(*index_info).ii_Expressions.is_null() || !(*index_info).ii_Predicate.is_null();
+                if Some(oid) == arbiter {
                     pg_sys::BuildSpeculativeIndexInfo(index, index_info);
                 }
                 let place = (*info).ri_NumIndices as usize;
@@ -68,7 +88,8 @@ impl Upkeep {
                 *(*info).ri_IndexRelationInfo.add(place) = index_info;
                 (*info).ri_NumIndices += 1;
             }
-            Upkeep { estate, info }
+            let estate = if owns_estate { pg_sys::CreateExecutorState() } else { session_estate() };
+            Upkeep { estate, owns_estate, info }
         }
     }
 
@@ -135,7 +156,9 @@ impl Drop for Upkeep {
             // SAFETY: everything was opened by us and is used by nobody else.
             unsafe {
                 pg_sys::ExecCloseIndices(self.info);
-                pg_sys::FreeExecutorState(self.estate);
+                if self.owns_estate {
+                    pg_sys::FreeExecutorState(self.estate);
+                }
             }
         }
     }

@@ -6,6 +6,7 @@ use pgrx::nullable::Nullable;
 use pgrx::{impl_sql_translatable, pg_sys};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// A `text` value in the database's encoding, perhaps compressed or out of line.
@@ -130,6 +131,11 @@ impl Time {
 
     pub fn plus_micros(self, micros: i64) -> Time {
         Time(self.0.saturating_add(micros))
+    }
+
+    /// From this time to that one; nothing if that one is earlier.
+    pub fn until(self, that: Time) -> Duration {
+        Duration::from_micros(that.0.saturating_sub(self.0).max(0).unsigned_abs())
     }
 }
 

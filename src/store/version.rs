@@ -147,15 +147,31 @@ pub fn reserve_settings_prefix(prefix: &'static CStr) {
     }
 }
 
-/// This session's number, from 0, among [`sessions`].
+/// This session's number, from 0, among [`sessions`]: its place among the server's processes.
 pub fn session_number() -> usize {
     // SAFETY: reads a number that is fixed for the session.
     unsafe {
         #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
-        return (pg_sys::MyBackendId - 1) as usize;
+        return (*pg_sys::MyProc).pgprocno as usize;
         #[cfg(any(feature = "pg17", feature = "pg18"))]
         return pg_sys::MyProcNumber as usize;
     }
+}
+
+/// What pg_stat_activity shows as wait_event of a session that waits for messages.
+#[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
+pub fn wait_event() -> u32 {
+    pg_sys::PG_WAIT_EXTENSION
+}
+
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+pub fn wait_event() -> u32 {
+    thread_local! { static EVENT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) } }
+    if EVENT.get() == 0 {
+        // SAFETY: the name is a C string; sessions that ask for the same name share one event.
+        EVENT.set(unsafe { pg_sys::WaitEventExtensionNew(c"OutboxMessage".as_ptr()) });
+    }
+    EVENT.get()
 }
 
 /// The most sessions that the server can have.

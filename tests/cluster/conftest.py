@@ -25,6 +25,7 @@ CALLS = {  # every function that writes, with arguments that pass its checks
     "append": ("t", "t", "1"),
     "append_batch": ("t", '[{"type": "t", "payload": 1}]'),
     "claim": ("w",),
+    "wait": ("t", 0),
     "complete": (TOKEN,),
     "complete_batch": ([TOKEN],),
     "fail": (TOKEN,),
@@ -39,6 +40,9 @@ CALLS = {  # every function that writes, with arguments that pass its checks
     "set_topic": ("t", "{}"),
     "purge": (),
 }
+
+
+PROCEDURES = {"wait"}
 
 
 def pytest_addoption(parser):
@@ -77,11 +81,13 @@ def seed(request):
 
 
 def rows(connection, function, *arguments, **named):
-    """`SELECT * FROM outbox.function(…)` as named tuples."""
+    """`SELECT * FROM outbox.function(…)` as named tuples; of a procedure, which is called, none."""
     places = ["%s"] * len(arguments) + [f"{name} => %s" for name in named]
-    statement = f"SELECT * FROM outbox.{function}({', '.join(places)})"
+    verb = "CALL" if function in PROCEDURES else "SELECT * FROM"
+    statement = f"{verb} outbox.{function}({', '.join(places)})"
     with connection.cursor(row_factory=namedtuple_row) as cursor:
-        return cursor.execute(statement, [*arguments, *named.values()]).fetchall()
+        cursor.execute(statement, [*arguments, *named.values()])
+        return [] if cursor.description is None else cursor.fetchall()
 
 
 def value(connection, function, *arguments, **named):

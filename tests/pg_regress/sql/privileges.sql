@@ -15,6 +15,7 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('append_batch', $$SELECT outbox.append_batch('privileges', '[{"type": "e", "payload": 1},
                                                {"type": "e", "payload": 1, "id": "00000000-0000-4000-8000-000000000002"}]')$$),
   ('claim', $$SELECT * FROM outbox.claim('worker')$$),
+  ('wait', $$CALL outbox.wait('privileges', 0)$$),
   ('complete', $$SELECT outbox.complete(%L)$$),
   ('complete_batch', $$SELECT outbox.complete_batch(ARRAY[%L]::uuid[])$$),
   ('fail', $$SELECT outbox.fail(%L, 'error')$$),
@@ -72,12 +73,12 @@ BEGIN
   SELECT token INTO lease_token FROM outbox.claim('worker', batch_size => 1);
   CREATE TEMP TABLE dead ON COMMIT DROP AS SELECT id FROM outbox.message WHERE state = 'dead';
   GRANT SELECT ON dead TO regress_outbox_role;
-  EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.%I TO regress_outbox_role', function);
+  EXECUTE format('GRANT EXECUTE ON ROUTINE outbox.%I TO regress_outbox_role', function);
   SET LOCAL ROLE regress_outbox_role;
   SELECT pg_temp.try(format(c.statement, lease_token)) INTO itself FROM call AS c WHERE c.function = $1;
   SELECT array_agg(DISTINCT pg_temp.try(format(c.statement, lease_token))) INTO others FROM call AS c WHERE c.function <> $1;
   RESET ROLE;
-  EXECUTE format('REVOKE EXECUTE ON FUNCTION outbox.%I FROM regress_outbox_role', function);
+  EXECUTE format('REVOKE EXECUTE ON ROUTINE outbox.%I FROM regress_outbox_role', function);
   DROP TABLE dead;
   TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed;
 END $$;

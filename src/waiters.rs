@@ -1,0 +1,220 @@
+//! Who sleeps until something can be claimed, and who is woken. Pure; `store/waiting.rs` keeps it in shared memory.
+//!
+//! A session *enters* before it looks, so that whatever is committed once its look has begun finds it here. A message
+//! *calls* one session that waits for its topic, or else one that waits for any; not the whole herd. Whoever is called
+//! looks again. It owes the others something for that: if it goes without having looked, or was called once more while
+//! it looked, it passes the call on; and a claim that leaves something behind calls the next.
+//!
+//! What comes by the clock (a due time, the end of a lease) announces nobody. So among those who wait for the same, one
+//! is the *keeper*: it sleeps no longer than until the next time known, and looks then. If it goes, another one is told
+//! to keep. The others sleep until they are called.
+
+use crate::places::Key;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// Nothing known that the clock would bring.
+pub const NEVER: i64 = i64::MAX;
+/// Look now.
+const AT_ONCE: i64 = i64::MIN;
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+enum State {
+    Away,
+    /// In the list: a call now means one more look.
+    Looking,
+    /// In the list.
+    Asleep,
+    /// Taken from the list.
+    Called,
+}
+
+/// What is known of one session.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Waiter {
+    key: Key,
+    alarm: i64,
+    next: u32,
+    previous: u32,
+    state: State,
+    keeper: bool,
+}
+
+impl Waiter {
+    pub const AWAY: Waiter =
+        Waiter { key: (0, 0), alarm: NEVER, next: NONE, previous: NONE, state: State::Away, keeper: false };
+}
+
+/// Those whose keys end up here, the longest waiting first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Bucket {
+    first: AtomicU32,
+    last: AtomicU32,
+}
+
+impl Bucket {
+    pub const fn empty() -> Bucket {
+        Bucket { first: AtomicU32::new(NONE), last: AtomicU32::new(NONE) }
+    }
+
+    /// True if somebody waits here. May be asked without the lock that guards the rest.
+    pub fn is_empty(&self) -> bool {
+        self.first.load(SeqCst) == NONE
+    }
+}
+
+/// Where those are who wait for `key`.
+pub fn bucket(key: Key, buckets: &[Bucket]) -> &Bucket {
+    &buckets[key.1 as usize % buckets.len()]
+}
+
+/// What a sleeper finds when it wakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleep {
+    /// Sleep on until this time.
+    Until(i64),
+    /// Look again.
+    Over,
+}
+
+/// What becomes of somebody's duties when it goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    Nothing,
+    /// It was called in vain: somebody else is to be.
+    CallAnother(Key),
+    /// This one keeps the clock now: wake it, so that it notices.
+    Keeper(usize),
+}
+
+/// All of them, under one lock. Sessions are numbers; whoever is returned is to be woken.
+pub struct Waiters<'l> {
+    pub buckets: &'l [Bucket],
+    pub waiters: &'l mut [Waiter],
+}
+
+impl Waiters<'_> {
+    /// `me` is about to look for what `key` stands for.
+    pub fn enter(&mut self, me: usize, key: Key) {
+        self.waiters[me] = Waiter { key, state: State::Looking, ..Waiter::AWAY };
+        self.link(me);
+    }
+
+    /// `me` has looked in vain, and knows of nothing that comes before `time`. May return somebody who keeps the clock.
+    pub fn sleep(&mut self, me: usize, time: i64) -> Option<usize> {
+        let key = self.waiters[me].key;
+        if self.waiters[me].state != State::Looking {
+            return None;
+        }
+        self.waiters[me].state = State::Asleep;
+        match self.keeper(key) {
+            Some(keeper) if keeper != me => self.ring(keeper, time),
+            _ => {
+                self.waiters[me].keeper = true;
+                self.waiters[me].alarm = self.waiters[me].alarm.min(time);
+                None
+            }
+        }
+    }
+
+    /// What `me` is to do at `now`. Over: it is about to look.
+    pub fn wake(&mut self, me: usize, now: i64) -> Sleep {
+        let waiter = self.waiters[me];
+        if waiter.state == State::Called {
+            self.enter(me, waiter.key);
+        } else if waiter.alarm <= now {
+            self.waiters[me].state = State::Looking;
+            self.waiters[me].alarm = NEVER;
+        } else {
+            return Sleep::Until(waiter.alarm);
+        }
+        Sleep::Over
+    }
+
+    /// `me` goes. `in_vain`: it did not finish its last look.
+    pub fn leave(&mut self, me: usize, in_vain: bool) -> Left {
+        let waiter = self.waiters[me];
+        if matches!(waiter.state, State::Looking | State::Asleep) {
+            self.unlink(me);
+        }
+        self.waiters[me] = Waiter::AWAY;
+        let heir = self.listed(waiter.key).last().filter(|_| waiter.keeper);
+        match (waiter.state, heir) {
+            (State::Away, _) => Left::Nothing,
+            (State::Called, _) => Left::CallAnother(waiter.key),
+            (state, Some(heir)) => {
+                // Who looks has not said yet what comes next.
+                let time = if state == State::Asleep { waiter.alarm } else { AT_ONCE };
+                self.waiters[heir].keeper = true;
+                self.ring(heir, time).map_or(Left::Nothing, Left::Keeper)
+            }
+            (State::Looking, None) if in_vain => Left::CallAnother(waiter.key),
+            (_, None) => Left::Nothing,
+        }
+    }
+
+    /// There is something for those who wait for `key`: one of them is called, the longest waiting that keeps no clock.
+    pub fn call(&mut self, key: Key) -> Option<usize> {
+        let keeps = |waiter: &usize| self.waiters[*waiter].keeper;
+        let called = self.listed(key).find(|waiter| !keeps(waiter)).or_else(|| self.listed(key).next())?;
+        self.unlink(called);
+        self.waiters[called].state = State::Called;
+        self.waiters[called].keeper = false;
+        Some(called)
+    }
+
+    /// At `time` there may be something for those who wait for `key`.
+    pub fn expect(&mut self, key: Key, time: i64) -> Option<usize> {
+        let keeper = self.keeper(key).or_else(|| self.listed(key).last())?;
+        self.waiters[keeper].keeper = true;
+        self.ring(keeper, time)
+    }
+
+    /// Sets a keeper's alarm, if it is later.
+    fn ring(&mut self, keeper: usize, time: i64) -> Option<usize> {
+        let waiter = &mut self.waiters[keeper];
+        let earlier = time < waiter.alarm;
+        waiter.alarm = waiter.alarm.min(time);
+        (earlier && waiter.state == State::Asleep).then_some(keeper)
+    }
+
+    fn keeper(&self, key: Key) -> Option<usize> {
+        self.listed(key).find(|waiter| self.waiters[*waiter].keeper)
+    }
+
+    /// Those in the list who wait for `key`, the longest waiting first.
+    fn listed(&self, key: Key) -> impl Iterator<Item = usize> {
+        let first = bucket(key, self.buckets).first.load(SeqCst);
+        let at = |place: u32| (place != NONE).then_some(place as usize);
+        std::iter::successors(at(first), move |place| at(self.waiters[*place].next))
+            .filter(move |place| self.waiters[*place].key == key)
+    }
+
+    fn link(&mut self, me: usize) {
+        let bucket = bucket(self.waiters[me].key, self.buckets);
+        let last = bucket.last.load(SeqCst);
+        self.waiters[me].previous = last;
+        self.waiters[me].next = NONE;
+        match last {
+            NONE => bucket.first.store(me as u32, SeqCst),
+            last => self.waiters[last as usize].next = me as u32,
+        }
+        bucket.last.store(me as u32, SeqCst);
+    }
+
+    fn unlink(&mut self, me: usize) {
+        let Waiter { key, next, previous, .. } = self.waiters[me];
+        let bucket = bucket(key, self.buckets);
+        match previous {
+            NONE => bucket.first.store(next, SeqCst),
+            previous => self.waiters[previous as usize].next = next,
+        }
+        match next {
+            NONE => bucket.last.store(previous, SeqCst),
+            next => self.waiters[next as usize].previous = previous,
+        }
+    }
+}

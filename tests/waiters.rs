@@ -1,0 +1,351 @@
+//! Sleepers against a model: producers, workers and a clock, interleaved step by step; workers roll back and die at any
+//! step. Whenever nobody has anything left to do, no message is there that a sleeper could have, and the next one that
+//! the clock brings has somebody who keeps the clock for it.
+#![allow(dead_code, clippy::expect_used)]
+
+#[path = "../src/places.rs"]
+mod places;
+#[path = "../src/waiters.rs"]
+mod waiters;
+
+use places::Key;
+use proptest::prelude::*;
+use waiters::{Bucket, Left, NEVER, Sleep, Waiter, Waiters};
+
+const SESSIONS: usize = 6;
+const TOPICS: usize = 2;
+const ANY: usize = TOPICS;
+
+fn key(topic: usize) -> Key {
+    // Two of the three share a bucket.
+    (topic as u64 + 1, topic as u64 % 2)
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum State {
+    Open(usize),
+    /// Committed, and nobody was told yet: the producer is about to.
+    Visible(usize),
+    Ready,
+    Claimed(usize),
+    /// Given back, and nobody was told yet.
+    GivenBack(usize),
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    topic: usize,
+    due: i64,
+    state: State,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Step {
+    Idle,
+    Appended(usize),
+    Told(usize),
+    Looking(usize),
+    Seen(usize, Vec<usize>),
+    Asleep(usize),
+    Holding(Vec<usize>),
+    GivingBack(Vec<usize>),
+}
+
+struct World {
+    clock: i64,
+    buckets: [Bucket; 2],
+    waiters: [Waiter; SESSIONS],
+    messages: Vec<Message>,
+    steps: Vec<Step>,
+    latches: [bool; SESSIONS],
+    batch: usize,
+}
+
+impl World {
+    fn new(batch: usize) -> World {
+        World {
+            clock: 0,
+            buckets: [const { Bucket::empty() }; 2],
+            waiters: [Waiter::AWAY; SESSIONS],
+            messages: Vec::new(),
+            steps: vec![Step::Idle; SESSIONS],
+            latches: [false; SESSIONS],
+            batch,
+        }
+    }
+
+    fn lists(&mut self) -> Waiters<'_> {
+        Waiters { buckets: &self.buckets, waiters: &mut self.waiters }
+    }
+
+    fn set_latch(&mut self, whom: Option<usize>) {
+        if let Some(whom) = whom {
+            self.latches[whom] = true;
+        }
+    }
+
+    fn call(&mut self, topic: usize) {
+        let called = self.lists().call(key(topic)).or_else(|| self.lists().call(key(ANY)));
+        self.set_latch(called);
+    }
+
+    fn leave(&mut self, me: usize, in_vain: bool) {
+        match self.lists().leave(me, in_vain) {
+            Left::Nothing => {}
+            Left::Keeper(heir) => self.set_latch(Some(heir)),
+            Left::CallAnother(wanted) => {
+                let topic = (0..=ANY).find(|topic| key(*topic) == wanted).expect("a key");
+                self.call(topic);
+            }
+        }
+    }
+
+    fn is_visible(&self, message: &Message) -> bool {
+        matches!(message.state, State::Visible(_) | State::Ready | State::Claimed(_) | State::GivenBack(_))
+    }
+
+    fn matching(&self, topic: usize) -> impl Iterator<Item = usize> {
+        (0..self.messages.len()).filter(move |message| topic == ANY || self.messages[*message].topic == topic)
+    }
+
+    fn advance(&mut self, me: usize, choice: u8) {
+        let step = std::mem::replace(&mut self.steps[me], Step::Idle);
+        self.steps[me] = match step {
+            Step::Idle => match choice % 4 {
+                0 | 1 => {
+                    let due = if choice & 16 == 0 { 0 } else { self.clock + i64::from(choice % 32) };
+                    let topic = usize::from(choice / 32) % TOPICS;
+                    self.messages.push(Message { topic, due, state: State::Open(me) });
+                    Step::Appended(self.messages.len() - 1)
+                }
+                _ => {
+                    let topic = usize::from(choice / 4) % (TOPICS + 1);
+                    self.lists().enter(me, key(topic));
+                    Step::Looking(topic)
+                }
+            },
+            Step::Appended(message) => {
+                if choice.is_multiple_of(5) {
+                    self.messages[message].state = State::Gone;
+                    Step::Idle
+                } else {
+                    self.messages[message].state = State::Visible(me);
+                    Step::Told(message)
+                }
+            }
+            Step::Told(message) => {
+                let Message { topic, due, .. } = self.messages[message];
+                if due <= self.clock {
+                    self.call(topic);
+                } else {
+                    for key in [key(topic), key(ANY)] {
+                        let keeper = self.lists().expect(key, due);
+                        self.set_latch(keeper);
+                    }
+                }
+                if self.messages[message].state == State::Visible(me) {
+                    self.messages[message].state = State::Ready;
+                }
+                Step::Idle
+            }
+            Step::Looking(topic) => {
+                let seen = self
+                    .matching(topic)
+                    .filter(|message| self.is_visible(&self.messages[*message]))
+                    .collect();
+                Step::Seen(topic, seen)
+            }
+            Step::Seen(topic, seen) => self.claim(me, topic, seen),
+            Step::Asleep(topic) => {
+                let clock = self.clock;
+                self.latches[me] = false;
+                match self.lists().wake(me, clock) {
+                    Sleep::Over => Step::Looking(topic),
+                    Sleep::Until(_) if choice.is_multiple_of(11) => {
+                        self.leave(me, false); // its time is up
+                        Step::Idle
+                    }
+                    Sleep::Until(_) => Step::Asleep(topic),
+                }
+            }
+            Step::Holding(messages) => {
+                let rolled_back = choice.is_multiple_of(3);
+                for message in &messages {
+                    self.messages[*message].state =
+                        if rolled_back { State::GivenBack(me) } else { State::Gone };
+                }
+                if rolled_back { Step::GivingBack(messages) } else { Step::Idle }
+            }
+            Step::GivingBack(messages) => {
+                for message in messages {
+                    self.call(self.messages[message].topic);
+                    if self.messages[message].state == State::GivenBack(me) {
+                        self.messages[message].state = State::Ready;
+                    }
+                }
+                Step::Idle
+            }
+        };
+    }
+
+    fn claim(&mut self, me: usize, topic: usize, seen: Vec<usize>) -> Step {
+        let due = |world: &World, message: usize| world.messages[message].due <= world.clock;
+        let free = |state: State| matches!(state, State::Ready | State::Visible(_) | State::GivenBack(_));
+        let mut taken = Vec::new();
+        let mut more = false;
+        for message in &seen {
+            if !due(self, *message) || !free(self.messages[*message].state) {
+                continue;
+            }
+            if taken.len() == self.batch {
+                more = true;
+                break;
+            }
+            self.messages[*message].state = State::Claimed(me);
+            taken.push(*message);
+        }
+        if !taken.is_empty() {
+            self.leave(me, false);
+            if more {
+                self.call(topic);
+            }
+            return Step::Holding(taken);
+        }
+        let next = seen.iter().map(|message| self.messages[*message].due);
+        let next = next.filter(|due| *due > self.clock).min().unwrap_or(NEVER);
+        let keeper = self.lists().sleep(me, next);
+        self.set_latch(keeper);
+        self.latches[me] = true; // whatever set it meanwhile: it checks before it sleeps
+        Step::Asleep(topic)
+    }
+
+    fn die(&mut self, me: usize) {
+        match self.steps[me].clone() {
+            Step::Looking(_) | Step::Seen(..) => self.leave(me, true),
+            Step::Asleep(_) => self.leave(me, true),
+            // Its rollback and commit callbacks run first.
+            _ => return,
+        }
+        self.steps[me] = Step::Idle;
+    }
+
+    fn is_runnable(&self, me: usize) -> bool {
+        match self.steps[me] {
+            Step::Idle => false,
+            Step::Asleep(_) => self.latches[me] || self.alarm(me) <= self.clock,
+            _ => true,
+        }
+    }
+
+    /// As the session knows it: until its latch is set, it sleeps to the time it was told last.
+    fn alarm(&self, me: usize) -> i64 {
+        let mut waiters = self.waiters;
+        match (Waiters { buckets: &self.buckets, waiters: &mut waiters }).wake(me, i64::MIN) {
+            Sleep::Until(time) => time,
+            Sleep::Over => i64::MIN,
+        }
+    }
+
+    fn settle(&mut self) {
+        let mut rounds = 0;
+        while let Some(me) = (0..SESSIONS).find(|me| self.is_runnable(*me)) {
+            rounds += 1;
+            assert!(rounds < 1_000, "it never rests: {:?}", self.steps);
+            self.advance(me, 7);
+        }
+    }
+
+    fn check(&self) {
+        let sleepers = |topic: usize| {
+            (0..SESSIONS).filter(move |me| matches!(self.steps[*me], Step::Asleep(wanted) if wanted == topic))
+        };
+        for message in self.messages.iter().filter(|message| message.state == State::Ready) {
+            for wanted in [message.topic, ANY] {
+                if sleepers(wanted).next().is_none() {
+                    continue;
+                }
+                assert!(message.due > self.clock, "{message:?} and a sleeper: {:?}", self.steps);
+                let alarm = sleepers(wanted).map(|me| self.alarm(me)).min();
+                assert!(alarm <= Some(message.due), "nobody wakes for {message:?}: {:?}", self.steps);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
+    #[test]
+    fn nobody_sleeps_beside_a_message(
+        batch in 1..3_usize,
+        moves in prop::collection::vec((0..SESSIONS, any::<u8>(), 0..40_u8), 1..200)
+    ) {
+        let mut world = World::new(batch);
+        for (session, choice, chance) in moves {
+            match chance {
+                0 => world.die(session),
+                1 => world.clock += 10,
+                2 => {
+                    world.settle();
+                    world.check();
+                }
+                _ => world.advance(session, choice),
+            }
+        }
+        for _ in 0..5 {
+            world.settle();
+            world.check();
+            world.clock += 10;
+        }
+    }
+}
+
+#[test]
+fn one_message_calls_one_of_many_and_the_longest_waiting_first() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 50];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    for me in 0..50 {
+        lists.enter(me, key(0));
+        lists.sleep(me, 1_000);
+    }
+    let order: Vec<usize> = (0..49).filter_map(|_| lists.call(key(0))).collect();
+    assert_eq!(order, (1..50).collect::<Vec<_>>());
+    assert_eq!(lists.wake(0, 0), Sleep::Until(1_000), "the first one keeps the clock, and comes last");
+    assert_eq!(lists.call(key(0)), Some(0));
+    assert_eq!(lists.call(key(0)), None);
+    assert!(buckets.iter().all(Bucket::is_empty));
+}
+
+#[test]
+fn one_of_many_keeps_the_clock() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 50];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    for me in 0..50 {
+        lists.enter(me, key(0));
+        assert_eq!(lists.sleep(me, 1_000), None);
+    }
+    assert_eq!(lists.expect(key(0), 2_000), None, "it wakes earlier");
+    assert_eq!(lists.expect(key(0), 500), Some(0));
+    assert_eq!((0..50).filter(|me| lists.wake(*me, 600) == Sleep::Over).count(), 1);
+    assert_eq!(lists.leave(0, true), Left::Keeper(49));
+    assert_eq!(lists.wake(49, 0), Sleep::Over);
+}
+
+#[test]
+fn waiting_for_one_topic_is_not_waiting_for_another() {
+    let buckets = [const { Bucket::empty() }; 1];
+    let mut places = [Waiter::AWAY; 3];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    for me in 0..3 {
+        lists.enter(me, key(me));
+        lists.sleep(me, NEVER);
+    }
+    assert_eq!(lists.call(key(1)), Some(1));
+    assert_eq!(lists.call(key(1)), None);
+    assert_eq!(lists.expect(key(2), 5), Some(2));
+    assert_eq!(lists.leave(1, false), Left::CallAnother(key(1)));
+    assert_eq!([lists.leave(0, false), lists.leave(2, false)], [Left::Nothing; 2]);
+    assert!(buckets[0].is_empty());
+}
