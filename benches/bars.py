@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from statistics import median
 
+from workloads import keys
 from workloads.cost import LIFE
 
 SYNC = "4 clients, synchronous commit on"
@@ -52,6 +53,8 @@ def bars(samples):
     yield faster("claim 100 + complete 100 / PGMQ read + archive", 3.5, 6, "deliver", HUNDRED, "pgmq")
     yield faster("claim 100 + complete 100 / PGMQ read + delete", 2.7, 4.5, "deliver", HUNDRED, "pgmq-delete")
     yield faster("claim 1 + complete 1 / PGMQ read 1 + archive 1", 1.2, None, "deliver", SINGLE, "pgmq")
+    for what, bound in keys.BOUNDS.items():
+        yield faster(f"{what}, with a key / without", bound, None, "keys", f"{what}, {keys.WITH}", "outbox", f"{what}, {keys.WITHOUT}")
     wal = ratio("cost", LIFE, "wal", "outbox", "plain")
     yield Bar("WAL of append + claim + complete by 100 / plain INSERT by 100", wal, 1.9, 1.6, True)
     for hold in ("snapshot", "idle writer"):

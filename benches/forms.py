@@ -43,7 +43,7 @@ SHORT = Form(
     cost_rounds=1,
     topics={"outbox": [1, 1000]},
     growth={
-        "outbox": dict.fromkeys(["retained", "backlog", "delayed", "leased", "expired"], [100_000]),
+        "outbox": dict.fromkeys(["retained", "backlog", "delayed", "leased", "expired", "behind one key"], [100_000]),
         "pgmq": {"leased": [100_000]},
         "handwritten": {"delayed": [100_000]},
     },
@@ -82,7 +82,7 @@ FULL = Form(
     cost={300: 30_000, 8000: 10_000},
     cost_rounds=2,
     topics={"outbox": [1, 10, 1000], "handwritten": [1, 10, 1000], "pgmq": [1, 10, 1000]},
-    growth={"outbox": LARGE, "handwritten": LESS, "pgmq": LESS},
+    growth={"outbox": LARGE | {"behind one key": [100_000]}, "handwritten": LESS, "pgmq": LESS},
     pipe_rate=1000,
     pipe_seconds=8,
     pipe_rounds=3,

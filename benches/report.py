@@ -6,11 +6,11 @@ from statistics import median
 import charts
 from bars import bars
 from figures import METRICS, spread
-from workloads import append, batch, cost, deliver, growth, held, pipe, topics
+from workloads import append, batch, cost, deliver, growth, held, keys, pipe, topics
 
 PARTS = {
     "append": append, "batch": batch, "deliver": deliver, "cost": cost,
-    "topics": topics, "growth": growth, "pipe": pipe,
+    "keys": keys, "topics": topics, "growth": growth, "pipe": pipe,
 }  # fmt: skip
 MEANING = {
     "rate": "how many messages a system took or delivered per second of the measurement",

@@ -1,9 +1,11 @@
 """outbox, through the functions of its contract. Only rows that would take hours by calls are made by SQL."""
 
+import json
 import re
 from math import gcd
 
 import payload
+import pgbench
 import setup
 from systems.system import System
 
@@ -64,6 +66,11 @@ class Outbox(System):
 
     def state(self, name, count):
         """The rows that append_batch of 100, and what came after, left; of ten million, sooner than by calls."""
+        if name == "behind one key":
+            yield Keyed(1).fill(count)
+            yield f"SELECT count(*) FROM outbox.claim('stuck', {payload.NAME}, 1, 43200)"
+            yield PARK
+            return
         calls = count // 100
         numbered = f"""
             (SELECT i, (last_value - {calls} + i / 100) * 1024 + i % 100 AS seq
@@ -84,6 +91,14 @@ class Outbox(System):
                 SELECT seq, {payload.NAME}, {DELIVERIES[name]} FROM {numbered}"""
 
 
+# Claims until all that they meet is parked.
+PARK = f"""
+    DO $$ BEGIN
+        WHILE EXISTS (SELECT FROM outbox.delivery WHERE place = 'r' AND lease IS NULL) LOOP
+            PERFORM outbox.claim('worker', {payload.NAME});
+        END LOOP;
+    END $$"""
+
 # What the columns of a delivery have in each state: place, attempts, lease, lease_owner, leased_until, available_at.
 DELIVERIES = {
     "backlog": "'r', 0, NULL, NULL, NULL, NULL",
@@ -91,6 +106,32 @@ DELIVERIES = {
     "leased": "'r', 1, 4711, 'worker', '2100-01-01', NULL",
     "expired": "'r', 1, 4711, 'worker', clock_timestamp() - interval '1 second', NULL",
 }
+
+
+class Keyed(Outbox):
+    """The same with one of so many keys on every message; with none, the same statements without a key."""
+
+    def __init__(self, keys):
+        self.key = f"'customer-' || (i % {keys})" if keys else "NULL::text"
+        self.keys = keys
+        key = self.key.replace("i ", ":i ")
+        self.append = f"""\\set i random(1, 1000000)
+            SELECT outbox.append('{payload.TOPIC}', '{payload.TYPE}', :payload::jsonb, key => {key});\n""".replace("\n            ", "\n")
+
+    def run_append_many(self, arena, database, count, seconds, sync, size=300):
+        message = {"type": payload.TYPE, "payload": json.loads(payload.one(size))}
+        keys = [f"customer-{i % self.keys}" if self.keys else None for i in range(count)]
+        variables = {"json": json.dumps([{**message, "key": key} for key in keys])}
+        return pgbench.run(arena, database, self.append_many, 1, seconds=seconds, sync=sync, variables=variables)
+
+    def fill(self, count, size=300, topics=1):
+        return f"""
+            SELECT count(*) FROM (
+                SELECT outbox.append_batch({payload.NAME}, (
+                    SELECT jsonb_agg(jsonb_build_object(
+                               'type', '{payload.TYPE}', 'payload', $p${payload.one(size)}$p$::jsonb, 'key', {self.key}))
+                      FROM generate_series(batch * 100 + 1, batch * 100 + 100) AS i))
+                  FROM generate_series(0, {count // 100 - 1}) AS batch) AS appended"""
 
 
 def version():
