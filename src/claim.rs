@@ -158,7 +158,7 @@ fn look(
         snapshot: &snapshot,
         rules,
         bodies: Lookup::open(&tables.envelopes, &snapshot)?,
-        keys: Keys::new(&tables.deliveries, &snapshot, now),
+        keys: Keys::new(&tables.deliveries, &snapshot, now, ready.start() <= 0),
         ended: Ended::new(&tables.deliveries),
         aside: Aside::default(),
         nonce: token::nonce(),
@@ -342,6 +342,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             }
             if found.row.is_leased(self.now) {
                 self.expires(found.row.leased_until);
+                self.keys.met_leased(&found.row);
                 continue;
             }
             let cost = walk.cost();

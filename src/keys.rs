@@ -46,12 +46,7 @@ pub enum Turn {
 
 /// What a claim knows about a key.
 enum Standing {
-    /// Up to number `to`, everything is over or leased by this claim. `next` is the first message after it that waits or
-    /// is parked.
-    Free {
-        to: i64,
-        next: Option<Follower>,
-    },
+    Free(Free),
     /// The rest stands behind message `by`; these have been parked behind it.
     Blocked {
         by: i64,
@@ -59,6 +54,28 @@ enum Standing {
         parked: Vec<Parked>,
     },
     Busy,
+}
+
+/// A key of which this claim may lease what comes next.
+struct Free {
+    /// Up to this number, everything is over or leased by this claim.
+    to: i64,
+    /// The first message after it that waits or is parked, once looked for.
+    next: Option<Option<Follower>>,
+    /// The message asked for last.
+    asked: i64,
+    /// Those met under a lease that runs.
+    leased: Vec<i64>,
+}
+
+impl Free {
+    const UNKNOWN: Free = Free { to: i64::MIN, next: None, asked: i64::MIN, leased: Vec::new() };
+
+    /// A ready or leased message before `seq` that the look has met and this claim has not leased.
+    fn met_before(&self, seq: i64) -> Option<i64> {
+        let met = self.leased.iter().copied().chain([self.asked]);
+        met.filter(|met| self.to < *met && *met < seq).min()
+    }
 }
 
 /// A message that waits or is parked.
@@ -92,6 +109,8 @@ pub struct Keys<'s> {
     now: Time,
     scans: Option<Scans<'s>>,
     known: HashMap<Vec<u8>, Standing>,
+    /// The look began at the beginning: it meets every ready or leased message, in order.
+    meets_all: bool,
     parked: usize,
 }
 
@@ -102,8 +121,20 @@ struct Scans<'s> {
 }
 
 impl<'s> Keys<'s> {
-    pub fn new(deliveries: &'s Table<Deliveries>, snapshot: &'s Latest, now: Time) -> Self {
-        Keys { deliveries, snapshot, now, scans: None, known: HashMap::new(), parked: 0 }
+    pub fn new(deliveries: &'s Table<Deliveries>, snapshot: &'s Latest, now: Time, meets_all: bool) -> Self {
+        Keys { deliveries, snapshot, now, scans: None, known: HashMap::new(), meets_all, parked: 0 }
+    }
+
+    /// The look has met a message under a lease that runs.
+    pub fn met_leased(&mut self, row: &Delivery<'_>) {
+        if !self.meets_all {
+            return;
+        }
+        let Some(keyed) = row.keyed() else { return };
+        let unknown = || Standing::Free(Free::UNKNOWN);
+        if let Standing::Free(free) = self.known.entry(keyed.bytes()).or_insert_with(unknown) {
+            free.leased.push(row.seq);
+        }
     }
 
     /// Whether it is the turn of `row`, which this claim has met and not leased.
@@ -115,15 +146,22 @@ impl<'s> Keys<'s> {
         looking: &Looking,
     ) -> Result<Turn, Error> {
         let name = keyed.bytes();
-        let (to, next) = match self.known.get(&name) {
-            Some(Standing::Blocked { .. }) => return Ok(Turn::Blocked),
-            Some(Standing::Busy) => return Ok(Turn::Busy),
-            Some(Standing::Free { to, next }) => (*to, Some(*next)),
-            None => (i64::MIN, None),
+        let mut free = match self.known.remove(&name) {
+            Some(Standing::Free(free)) => free,
+            Some(blocked) => {
+                let turn = if let Standing::Busy = blocked { Turn::Busy } else { Turn::Blocked };
+                self.known.insert(name, blocked);
+                return Ok(turn);
+            }
+            None => Free::UNKNOWN,
         };
-        let next = next.map_or_else(|| self.first_later(keyed, to), Ok)?;
+        let to = free.to;
+        let next = free.next.map_or_else(|| self.first_later(keyed, to), Ok)?;
+        free.next = Some(next);
         let mut blocker = next.map(|next| next.seq).filter(|seq| *seq < row.seq);
-        if blocker.is_none() {
+        if self.meets_all {
+            blocker = blocker.or(free.met_before(row.seq));
+        } else if blocker.is_none() {
             let mut older = self.scans()?.ready.older(keyed, row.seq);
             blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
         }
@@ -133,7 +171,10 @@ impl<'s> Keys<'s> {
             blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
         }
         let (standing, turn) = match blocker {
-            None => (Standing::Free { to, next }, Turn::Free),
+            None => {
+                free.asked = row.seq;
+                (Standing::Free(free), Turn::Free)
+            }
             Some(by) => self.behind(by, topic, looking)?,
         };
         self.known.insert(name, standing);
@@ -144,12 +185,11 @@ impl<'s> Keys<'s> {
     /// parked or has come due: a look at the ready ones will not meet it.
     pub fn passed(&mut self, row: &Delivery<'_>, keyed: Keyed<'_>) -> Result<Option<Follower>, Error> {
         let name = keyed.bytes();
-        let known = match self.known.get(&name) {
-            Some(Standing::Free { next, .. }) if next.is_none_or(|next| next.seq > row.seq) => Some(*next),
-            _ => None,
-        };
+        let Some(Standing::Free(mut free)) = self.known.remove(&name) else { return Ok(None) };
+        let known = free.next.filter(|next| next.is_none_or(|next| next.seq > row.seq));
         let next = known.map_or_else(|| self.first_later(keyed, row.seq), Ok)?;
-        self.known.insert(name, Standing::Free { to: row.seq, next });
+        (free.to, free.next) = (row.seq, Some(next));
+        self.known.insert(name, Standing::Free(free));
         Ok(next.filter(|next| next.is_due))
     }
 
@@ -421,7 +461,7 @@ pub fn unblock(
 /// The dead of a topic do not block their keys any more: what was parked behind them has its turn.
 pub fn unblock_topic(deliveries: &Table<Deliveries>, topic: Text<'_>) -> Result<(), Error> {
     for key in of_key::parked_keys(deliveries, topic, &Latest::push())? {
-        unblock(deliveries, Keyed { topic, key }, i64::MIN, Wait::Yes)?;
+        unblock(deliveries, Keyed::new(topic, key), i64::MIN, Wait::Yes)?;
     }
     Ok(())
 }

@@ -62,7 +62,7 @@ fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
             deleted += 1;
             let (seq, topic, key) = (row.get(1), row.get::<Text<'_>>(2), row.get::<Text<'_>>(3));
             if let (Ok(Some(seq)), Ok(Some(topic)), Ok(Some(key))) = (seq, topic, key) {
-                ended.add(Keyed { topic, key }, seq)?;
+                ended.add(Keyed::new(topic, key), seq)?;
             }
         }
         ended.unblock(Wait::Yes)?;

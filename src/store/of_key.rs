@@ -33,13 +33,18 @@ impl Part {
 #[derive(Clone, Copy)]
 pub struct Keyed<'a> {
     pub topic: Text<'a>,
-    pub key: Text<'a>,
+    key: Text<'a>,
+    hash: i64,
 }
 
-impl Keyed<'_> {
+impl<'a> Keyed<'a> {
+    pub fn new(topic: Text<'a>, key: Text<'a>) -> Self {
+        Keyed { topic, key, hash: key_hash(topic, key) }
+    }
+
     /// In the current memory context, free of the scan it was read from.
     pub fn copied(self) -> Keyed<'static> {
-        Keyed { topic: self.topic.copied(), key: self.key.copied() }
+        Keyed { topic: self.topic.copied(), key: self.key.copied(), hash: self.hash }
     }
 
     /// Both texts in one.
@@ -55,7 +60,7 @@ impl Keyed<'_> {
 impl<'a> Delivery<'a> {
     /// The key and its topic, if the message has one.
     pub fn keyed(&self) -> Option<Keyed<'a>> {
-        self.key.map(|key| Keyed { topic: self.topic, key })
+        self.key.zip(self.key_hash).map(|(key, hash)| Keyed { topic: self.topic, key, hash })
     }
 }
 
@@ -226,5 +231,5 @@ fn older(keyed: Keyed<'_>, seq: i64) -> [Key; 2] {
 }
 
 fn of(keyed: Keyed<'_>) -> Key {
-    Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &key_hash(keyed.topic, keyed.key))
+    Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &keyed.hash)
 }
