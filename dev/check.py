@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "worker": OPERATIONS | {"store", "settings"},
     **{operation: {"keys", "wake", "settings", "store", "error"} | PURE for operation in OPERATIONS},
     "keys": {"store", "error"},
-    "wake": {"store"},
+    "wake": {"store", "error"},
     "settings": {"store"},
     "store": {"error", "floor", "places", "waiters"},
     "error": PURE,

@@ -1,5 +1,6 @@
 //! Looking rows up by index, in index order, with a fresh snapshot.
 
+use super::arrival;
 use super::catalog::{self, Object};
 use super::record::{Deliveries, Delivery, Envelope, Envelopes, Fields, Read, TopicRow, Topics};
 use super::snapshot::Latest;
@@ -296,7 +297,7 @@ pub fn seq_of(id: Uuid, snapshot: &Latest) -> Result<Option<i64>, Error> {
 pub fn first_appended_since(time: Time, snapshot: &Latest) -> Result<i64, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 1)?;
-    let (mut old, mut young) = (0, i64::MAX);
+    let (mut old, mut young) = (0, arrival::highest()? + 1);
     while old < young {
         let middle = old + (young - old) / 2;
         scan.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle)]);
