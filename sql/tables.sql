@@ -39,6 +39,7 @@ CREATE TABLE outbox.delivery (
     place pg_catalog."char" NOT NULL,
     topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     key pg_catalog.text COLLATE pg_catalog."C",
+    key_hash pg_catalog.int8,
     CONSTRAINT delivery_pkey PRIMARY KEY (seq)
 ) WITH (fillfactor = 40, vacuum_truncate = off);
 
@@ -52,13 +53,13 @@ CREATE INDEX delivery_dead ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char";
 
 -- The messages of a key: an index each for those that are ready or leased, those that are neither, and the dead, so
--- that nobody who looks for some walks over the others.
-CREATE INDEX delivery_key_ready ON outbox.delivery (topic, key, seq)
-    WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char" AND key IS NOT NULL;
-CREATE INDEX delivery_key_later ON outbox.delivery (topic, key, seq)
-    WHERE place OPERATOR(pg_catalog.=) ANY ('{w,k}'::pg_catalog."char"[]) AND key IS NOT NULL;
-CREATE INDEX delivery_key_dead ON outbox.delivery (topic, key, seq)
-    WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" AND key IS NOT NULL;
+-- that nobody who looks for some walks over the others. By a hash, because two texts take twice as long to compare.
+CREATE INDEX delivery_key_ready ON outbox.delivery (key_hash, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char" AND key_hash IS NOT NULL;
+CREATE INDEX delivery_key_later ON outbox.delivery (key_hash, seq)
+    WHERE place OPERATOR(pg_catalog.=) ANY ('{w,k}'::pg_catalog."char"[]) AND key_hash IS NOT NULL;
+CREATE INDEX delivery_key_dead ON outbox.delivery (key_hash, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" AND key_hash IS NOT NULL;
 
 -- One row for all messages that one call completed after as many attempts under one owner: those numbered first to
 -- last, or of them only those in seqs. A row per message would cost a fifth of claim and complete.
@@ -119,6 +120,7 @@ COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something
 COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
 COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token';
 COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, k parked behind an older message of its key, x dead';
+COMMENT ON COLUMN outbox.delivery.key_hash IS 'FNV-1a of topic and key; different keys may share one';
 COMMENT ON COLUMN outbox.receipt.seqs IS 'Their numbers, ascending; NULL means all from first to last';
 COMMENT ON COLUMN outbox.envelope.available_at IS 'As the producer asked; NULL means at once';
 

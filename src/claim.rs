@@ -392,18 +392,19 @@ impl<'c, 's> Batch<'c, '_, 's> {
         if let From::GivenBack = from {
             leased.release();
         }
-        let turn = match row.key {
-            Some(key) => self.keys.turn(&row, key, &topic, looking)?,
+        let keyed = row.keyed();
+        let turn = match keyed {
+            Some(keyed) => self.keys.turn(&row, keyed, &topic, looking)?,
             None => Turn::Free,
         };
         if leased.attempts >= settings::max_attempts(&topic) {
             return self.bury(id, leased, from, turn, &topic, looking);
         }
-        match (turn, row.key) {
-            (Turn::Blocked, Some(key))
+        match (turn, keyed) {
+            (Turn::Blocked, Some(keyed))
                 if self.tidies
                     && !matches!(from, From::GivenBack)
-                    && self.keys.park(id, &leased, key, &mut self.rules)? =>
+                    && self.keys.park(id, &leased, keyed, &mut self.rules)? =>
             {
                 self.changed = true;
                 return Ok(Met::Passed);
@@ -419,14 +420,13 @@ impl<'c, 's> Batch<'c, '_, 's> {
             return Ok(Met::Held);
         };
         let mut younger = Vec::new();
-        if let Some(key) = row.key.filter(|_| leased.lease.is_some()) {
+        if let Some(keyed) = keyed.filter(|_| leased.lease.is_some()) {
             // Leased again: the younger leases of its key go back with it.
-            let of_key = (row.topic, key, row.seq);
-            match keys::lock_younger(self.deliveries, self.snapshot, of_key, Wait::No)? {
+            match keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq, Wait::No)? {
                 Some(locked) => younger = locked,
                 None => {
                     self.changed = true;
-                    self.keys.lost(&row, key, &topic, looking)?;
+                    self.keys.lost(&row, keyed, &topic, looking)?;
                     return Ok(Met::Held);
                 }
             }
@@ -436,8 +436,8 @@ impl<'c, 's> Batch<'c, '_, 's> {
         leased.lease(self.nonce, self.claim.owner, until);
         match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
             Outcome::Lost(xid) => {
-                if let Some(key) = row.key {
-                    self.keys.lost(&row, key, &topic, looking)?;
+                if let Some(keyed) = keyed {
+                    self.keys.lost(&row, keyed, &topic, looking)?;
                 }
                 Ok(if looking.is_held_by(xid) { Met::Held } else { Met::Passed })
             }
@@ -485,12 +485,12 @@ impl<'c, 's> Batch<'c, '_, 's> {
         if younger.is_none() {
             self.expires(row.leased_until); // left for a later look
         }
-        let (Some(younger), Some(key)) = (younger, row.key) else { return Ok(Met::Passed) };
+        let (Some(younger), Some(keyed)) = (younger, row.keyed()) else { return Ok(Met::Passed) };
         if topic.blocks_when_dead() {
             self.give_back(younger);
-            self.keys.lost(&row, key, topic, looking)?;
+            self.keys.lost(&row, keyed, topic, looking)?;
         } else {
-            self.ended.add(row.topic, key, row.seq)?;
+            self.ended.add(keyed, row.seq)?;
             if turn == Turn::Free {
                 self.pass(&row)?;
             }
@@ -505,10 +505,10 @@ impl<'c, 's> Batch<'c, '_, 's> {
             let Some(found) = rows.find(id) else { continue };
             let row = found.row;
             let buried = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
-            let (Some(younger), Some(key)) = (buried, row.key) else { continue };
+            let (Some(younger), Some(keyed)) = (buried, row.keyed()) else { continue };
             keys::park_locked(self.deliveries, self.snapshot, younger)?;
             if !self.rules.of(row.topic)?.blocks_when_dead() {
-                self.ended.add(row.topic, key, row.seq)?;
+                self.ended.add(keyed, row.seq)?;
             }
         }
         Ok(())
@@ -516,8 +516,8 @@ impl<'c, 's> Batch<'c, '_, 's> {
 
     /// A message is leased or over: the next of its key may be leased too.
     fn pass(&mut self, row: &Delivery<'_>) -> Result<(), Error> {
-        if let Some(key) = row.key
-            && let Some(next) = self.keys.passed(row, key)?
+        if let Some(keyed) = row.keyed()
+            && let Some(next) = self.keys.passed(row, keyed)?
         {
             self.aside.messages.entry(next.seq).or_insert((next.id, From::Key));
         }

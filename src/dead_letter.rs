@@ -86,8 +86,8 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             shared::touched(seq)?;
             shared::will_be_ready(row.topic, seq)?;
-            if let Some(key) = row.key.filter(|_| sends_back) {
-                keys::send_back(deliveries, row.topic, key, seq)?;
+            if let Some(keyed) = row.keyed().filter(|_| sends_back) {
+                keys::send_back(deliveries, keyed, seq)?;
             }
             return Ok(true);
         }

@@ -21,7 +21,7 @@
 //! back are all locked before the first is parked; so what [`unblock`] waits for waits for nobody. Claims never wait.
 
 use crate::error::Error;
-use crate::store::of_key::{self, Now, OfKey, Outlook, Part};
+use crate::store::of_key::{self, Keyed, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
 use crate::store::scan::{ById, TopicRules};
 use crate::store::shared::Looking;
@@ -110,26 +110,26 @@ impl<'s> Keys<'s> {
     pub fn turn(
         &mut self,
         row: &Delivery<'_>,
-        key: Text<'_>,
+        keyed: Keyed<'_>,
         topic: &TopicRow,
         looking: &Looking,
     ) -> Result<Turn, Error> {
-        let name = name(row.topic, key);
+        let name = keyed.bytes();
         let (to, next) = match self.known.get(&name) {
             Some(Standing::Blocked { .. }) => return Ok(Turn::Blocked),
             Some(Standing::Busy) => return Ok(Turn::Busy),
             Some(Standing::Free { to, next }) => (*to, Some(*next)),
             None => (i64::MIN, None),
         };
-        let next = next.map_or_else(|| self.first_later(row.topic, key, to), Ok)?;
+        let next = next.map_or_else(|| self.first_later(keyed, to), Ok)?;
         let mut blocker = next.map(|next| next.seq).filter(|seq| *seq < row.seq);
         if blocker.is_none() {
-            let mut older = self.scans()?.ready.older(row.topic, key, row.seq);
+            let mut older = self.scans()?.ready.older(keyed, row.seq);
             blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
         }
         if blocker.is_none() && topic.blocks_when_dead() {
             let mut dead = OfKey::open(self.deliveries, Part::Dead, self.snapshot)?;
-            let mut older = dead.older(row.topic, key, row.seq);
+            let mut older = dead.older(keyed, row.seq);
             blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
         }
         let (standing, turn) = match blocker {
@@ -142,13 +142,13 @@ impl<'s> Keys<'s> {
 
     /// This claim has leased a message that was free, or recorded its death. Returns the next one of the key, if it is
     /// parked or has come due: a look at the ready ones will not meet it.
-    pub fn passed(&mut self, row: &Delivery<'_>, key: Text<'_>) -> Result<Option<Follower>, Error> {
-        let name = name(row.topic, key);
+    pub fn passed(&mut self, row: &Delivery<'_>, keyed: Keyed<'_>) -> Result<Option<Follower>, Error> {
+        let name = keyed.bytes();
         let known = match self.known.get(&name) {
             Some(Standing::Free { next, .. }) if next.is_none_or(|next| next.seq > row.seq) => Some(*next),
             _ => None,
         };
-        let next = known.map_or_else(|| self.first_later(row.topic, key, row.seq), Ok)?;
+        let next = known.map_or_else(|| self.first_later(keyed, row.seq), Ok)?;
         self.known.insert(name, Standing::Free { to: row.seq, next });
         Ok(next.filter(|next| next.is_due))
     }
@@ -157,12 +157,12 @@ impl<'s> Keys<'s> {
     pub fn lost(
         &mut self,
         row: &Delivery<'_>,
-        key: Text<'_>,
+        keyed: Keyed<'_>,
         topic: &TopicRow,
         looking: &Looking,
     ) -> Result<(), Error> {
         let (standing, _) = self.behind(row.seq, topic, looking)?;
-        self.known.insert(name(row.topic, key), standing);
+        self.known.insert(keyed.bytes(), standing);
         Ok(())
     }
 
@@ -172,11 +172,10 @@ impl<'s> Keys<'s> {
         &mut self,
         id: RowId,
         row: &Delivery<'_>,
-        key: Text<'_>,
+        keyed: Keyed<'_>,
         rules: &mut TopicRules<'_>,
     ) -> Result<bool, Error> {
-        let Some(Standing::Blocked { dead_lasts, parked, .. }) = self.known.get_mut(&name(row.topic, key))
-        else {
+        let Some(Standing::Blocked { dead_lasts, parked, .. }) = self.known.get_mut(&keyed.bytes()) else {
             return Ok(false);
         };
         if row.lease.is_some() || self.parked == PARK_AT_MOST {
@@ -229,9 +228,9 @@ impl<'s> Keys<'s> {
         }
     }
 
-    fn first_later(&mut self, topic: Text<'_>, key: Text<'_>, after: i64) -> Result<Option<Follower>, Error> {
+    fn first_later(&mut self, keyed: Keyed<'_>, after: i64) -> Result<Option<Follower>, Error> {
         let now = self.now;
-        let mut later = self.scans()?.later.younger(topic, key, after);
+        let mut later = self.scans()?.later.younger(keyed, after);
         Ok(later.next().map(|found| Follower {
             seq: found.row.seq,
             id: found.id,
@@ -251,21 +250,17 @@ impl<'s> Keys<'s> {
     }
 }
 
-/// A key and its topic.
-fn name(topic: Text<'_>, key: Text<'_>) -> Vec<u8> {
-    [topic.bytes(), key.bytes()].join(&0) // a text has no zero byte
-}
-
 /// Locks the leased messages of a key that are younger than `seq`. None if, without waiting, one of them cannot be had,
 /// or if one has changed.
 pub fn lock_younger(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
-    (topic, key, seq): (Text<'_>, Text<'_>, i64),
+    keyed: Keyed<'_>,
+    seq: i64,
     wait: Wait,
 ) -> Result<Option<Vec<(i64, RowId)>>, Error> {
     let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
-    let mut younger = scan.younger(topic, key, seq);
+    let mut younger = scan.younger(keyed, seq);
     let mut locked = Vec::new();
     while let Some(found) = younger.next() {
         server::check_for_interrupts();
@@ -281,18 +276,30 @@ pub fn lock_younger(
 }
 
 /// Message `seq` of a key has gone back: the younger leases go back with it, their attempt uncounted.
-pub fn send_back(
-    deliveries: &Table<Deliveries>,
-    topic: Text<'_>,
-    key: Text<'_>,
-    seq: i64,
-) -> Result<(), Error> {
+pub fn send_back(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
     loop {
         server::check_for_interrupts();
+        await_younger(deliveries, keyed, seq)?;
         let snapshot = Latest::push();
-        if let Some(younger) = lock_younger(deliveries, &snapshot, (topic, key, seq), Wait::Yes)? {
+        if let Some(younger) = lock_younger(deliveries, &snapshot, keyed, seq, Wait::Yes)? {
             return park_locked(deliveries, &snapshot, younger);
         }
+    }
+}
+
+/// Waits for claims, and other changes, that are leasing messages of a key younger than `seq`: they may not have seen it.
+fn await_younger(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
+    let mut ready = Now::of_key(deliveries, Part::Ready)?;
+    loop {
+        server::check_for_interrupts();
+        let mut younger = ready.younger(keyed, seq);
+        let leasing = loop {
+            let Some(version) = younger.next() else { return Ok(()) };
+            if let Some(xid) = version.written_by.filter(|_| version.row.lease.is_some()) {
+                break xid;
+            }
+        };
+        server::wait_for(leasing);
     }
 }
 
@@ -328,11 +335,11 @@ pub fn bury(
 ) -> Result<Option<Vec<(i64, RowId)>>, Error> {
     let blocks = rules.of(row.topic)?.blocks_when_dead();
     let mut younger = Vec::new();
-    if let Some(key) = row.key.filter(|_| blocks) {
+    if let Some(keyed) = row.keyed().filter(|_| blocks) {
         if !rules.hold(row.topic, Wait::No)? {
             return Ok(None);
         }
-        match lock_younger(deliveries, snapshot, (row.topic, key, row.seq), Wait::No)? {
+        match lock_younger(deliveries, snapshot, keyed, row.seq, Wait::No)? {
             Some(locked) => younger = locked,
             None => return Ok(None),
         }
@@ -343,8 +350,8 @@ pub fn bury(
         return Ok(None);
     }
     shared::touched(row.seq)?;
-    if let Some(key) = row.key.filter(|_| !blocks)
-        && is_being_parked_on(deliveries, row.topic, key, row.seq)?
+    if let Some(keyed) = row.keyed().filter(|_| !blocks)
+        && is_being_parked_on(deliveries, keyed, row.seq)?
     {
         let id = deliveries.last();
         deliveries.update(id, row, &Latest::push(), Wait::No);
@@ -354,14 +361,9 @@ pub fn bury(
 }
 
 /// True if an open transaction is parking the first message of a key after number `seq`.
-fn is_being_parked_on(
-    deliveries: &Table<Deliveries>,
-    topic: Text<'_>,
-    key: Text<'_>,
-    seq: i64,
-) -> Result<bool, Error> {
+fn is_being_parked_on(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<bool, Error> {
     let mut scan = Now::of_key(deliveries, Part::Later)?;
-    let mut younger = scan.younger(topic, key, seq);
+    let mut younger = scan.younger(keyed, seq);
     while let Some(version) = younger.next() {
         match version.row.place {
             Place::Parked if version.written_by.is_some() => return Ok(true),
@@ -376,8 +378,7 @@ fn is_being_parked_on(
 /// transaction that is parking it is waited for, or, with `Wait::No`, will see itself that the message is over.
 pub fn unblock(
     deliveries: &Table<Deliveries>,
-    topic: Text<'_>,
-    key: Text<'_>,
+    keyed: Keyed<'_>,
     ended: i64,
     wait: Wait,
 ) -> Result<(), Error> {
@@ -385,7 +386,7 @@ pub fn unblock(
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
-        let mut younger = later.younger(topic, key, ended);
+        let mut younger = later.younger(keyed, ended);
         let parking = loop {
             let Some(version) = younger.next() else { return Ok(()) };
             match (version.row.place, version.written_by) {
@@ -393,7 +394,7 @@ pub fn unblock(
                 // Somebody makes it due or leases it. If that is rolled back, what was before it is there again.
                 (Place::Parked, None) if version.ended_by.is_some() => return Ok(()),
                 (Place::Parked, None) => {
-                    if !is_first(deliveries, topic, key, version.row.seq)? {
+                    if !is_first(deliveries, keyed, version.row.seq)? {
                         return Ok(());
                     }
                     let mut row = version.row;
@@ -401,7 +402,7 @@ pub fn unblock(
                     row.take_turn(now);
                     if deliveries.update(version.id, &row, &snapshot, Wait::No) == Outcome::Done {
                         shared::touched(row.seq)?;
-                        shared::will_be_due(topic, now)?;
+                        shared::will_be_due(keyed.topic, now)?;
                     }
                     return Ok(());
                 }
@@ -419,20 +420,16 @@ pub fn unblock(
 
 /// The dead of a topic do not block their keys any more: what was parked behind them has its turn.
 pub fn unblock_topic(deliveries: &Table<Deliveries>, topic: Text<'_>) -> Result<(), Error> {
-    let mut last: Option<Text<'static>> = None;
-    loop {
-        server::check_for_interrupts();
-        let snapshot = Latest::push();
-        let Some(key) = of_key::next_later_key(deliveries, topic, last, &snapshot)? else { return Ok(()) };
-        unblock(deliveries, topic, key, i64::MIN, Wait::Yes)?;
-        last = Some(key);
+    for key in of_key::parked_keys(deliveries, topic, &Latest::push())? {
+        unblock(deliveries, Keyed { topic, key }, i64::MIN, Wait::Yes)?;
     }
+    Ok(())
 }
 
 /// True if no ready or leased message of a key is older than number `seq`, but for those that somebody is changing.
-fn is_first(deliveries: &Table<Deliveries>, topic: Text<'_>, key: Text<'_>, seq: i64) -> Result<bool, Error> {
+fn is_first(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<bool, Error> {
     let mut scan = Now::of_key(deliveries, Part::Ready)?;
-    let mut older = scan.older(topic, key, seq);
+    let mut older = scan.older(keyed, seq);
     while let Some(version) = older.next() {
         if version.is_settled() {
             return Ok(false);
@@ -445,8 +442,8 @@ fn is_first(deliveries: &Table<Deliveries>, topic: Text<'_>, key: Text<'_>, seq:
 pub struct Ended<'t> {
     deliveries: &'t Table<Deliveries>,
     later: Option<Now<'t>>,
-    /// Topic, key, and the first message ended, where another one waits or is parked.
-    blocked: BTreeMap<Vec<u8>, (Text<'static>, Text<'static>, i64)>,
+    /// Where another message waits or is parked: the key and the first message ended.
+    blocked: BTreeMap<Vec<u8>, (Keyed<'static>, i64)>,
 }
 
 impl<'t> Ended<'t> {
@@ -455,21 +452,21 @@ impl<'t> Ended<'t> {
     }
 
     /// Message `seq` of a key has been removed, or is dead: the lowest of the call first.
-    pub fn add(&mut self, topic: Text<'_>, key: Text<'_>, seq: i64) -> Result<(), Error> {
+    pub fn add(&mut self, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
         let later = match self.later.take() {
             Some(later) => later,
             None => Now::of_key(self.deliveries, Part::Later)?,
         };
-        if self.later.insert(later).younger(topic, key, seq).next().is_some() {
-            self.blocked.entry(name(topic, key)).or_insert_with(|| (topic.copied(), key.copied(), seq));
+        if self.later.insert(later).younger(keyed, seq).next().is_some() {
+            self.blocked.entry(keyed.bytes()).or_insert_with(|| (keyed.copied(), seq));
         }
         Ok(())
     }
 
     /// Unblocks the keys, once everything is removed.
     pub fn unblock(self, wait: Wait) -> Result<(), Error> {
-        for (topic, key, seq) in self.blocked.into_values() {
-            unblock(self.deliveries, topic, key, seq, wait)?;
+        for (keyed, seq) in self.blocked.into_values() {
+            unblock(self.deliveries, keyed, seq, wait)?;
         }
         Ok(())
     }

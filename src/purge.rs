@@ -4,6 +4,7 @@ use crate::argument;
 use crate::error::Error;
 use crate::keys::{self, Ended};
 use crate::settings;
+use crate::store::of_key::Keyed;
 use crate::store::record::{Deliveries, Topics};
 use crate::store::scan::{Scan, TopicRules, first_appended_since};
 use crate::store::server::{self, Meter};
@@ -61,7 +62,7 @@ fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
             deleted += 1;
             let (seq, topic, key) = (row.get(1), row.get::<Text<'_>>(2), row.get::<Text<'_>>(3));
             if let (Ok(Some(seq)), Ok(Some(topic)), Ok(Some(key))) = (seq, topic, key) {
-                ended.add(topic, key, seq)?;
+                ended.add(Keyed { topic, key }, seq)?;
             }
         }
         ended.unblock(Wait::Yes)?;
@@ -106,8 +107,8 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
             continue;
         };
         keys::park_locked(&deliveries, &snapshot, younger)?;
-        if let Some(key) = row.key.filter(|_| !topic.blocks_when_dead()) {
-            ended.add(row.topic, key, row.seq)?;
+        if let Some(keyed) = row.keyed().filter(|_| !topic.blocks_when_dead()) {
+            ended.add(keyed, row.seq)?;
         }
     }
     ended.unblock(Wait::No)?;

@@ -134,13 +134,13 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
         }
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             tell(&answer, &row)?;
-            if let Some(key) = row.key {
+            if let Some(keyed) = row.keyed() {
                 match answer {
                     Answer::Extend { .. } => {}
                     _ if row.place == Place::Dead && !blocks => {
-                        keys::unblock(&deliveries, row.topic, key, seq, Wait::Yes)?;
+                        keys::unblock(&deliveries, keyed, seq, Wait::Yes)?;
                     }
-                    _ => keys::send_back(&deliveries, row.topic, key, seq)?,
+                    _ => keys::send_back(&deliveries, keyed, seq)?,
                 }
             }
             return Ok(Some(Settled { place: row.place, leased_until: row.leased_until }));
@@ -259,8 +259,8 @@ fn take(
     if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
         return Ok(Taken::Changed);
     }
-    if let Some(key) = found.row.key {
-        ended.add(found.row.topic, key, seq)?;
+    if let Some(keyed) = found.row.keyed() {
+        ended.add(keyed, seq)?;
     }
     let same = owner.map(Text::bytes) == found.row.lease_owner.map(Text::bytes);
     let owner = if same { owner } else { found.row.lease_owner.map(Text::copied) };

@@ -4,6 +4,7 @@
 //! leased -release-> ready · leased -fail-> waiting -due, lease-> leased · leased -die-> dead -revive-> ready
 //! ready, waiting -park-> parked -take_turn-> waiting, and due · parked -lease-> leased
 
+use super::of_key::key_hash;
 use super::record::{Delivery, Place};
 use super::value::{Text, Time};
 
@@ -34,6 +35,7 @@ impl<'a> Delivery<'a> {
             place: if waiting { Place::Waiting } else { Place::Ready },
             topic,
             key,
+            key_hash: key.map(|key| key_hash(topic, key)),
         }
     }
 

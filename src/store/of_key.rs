@@ -29,33 +29,76 @@ impl Part {
     }
 }
 
+/// One key of one topic.
+#[derive(Clone, Copy)]
+pub struct Keyed<'a> {
+    pub topic: Text<'a>,
+    pub key: Text<'a>,
+}
+
+impl Keyed<'_> {
+    /// In the current memory context, free of the scan it was read from.
+    pub fn copied(self) -> Keyed<'static> {
+        Keyed { topic: self.topic.copied(), key: self.key.copied() }
+    }
+
+    /// Both texts in one.
+    pub fn bytes(self) -> Vec<u8> {
+        [self.topic.bytes(), self.key.bytes()].join(&0) // a text has no zero byte
+    }
+
+    fn has(self, row: &Delivery<'_>) -> bool {
+        row.key.is_some_and(|key| key.bytes() == self.key.bytes()) && row.topic.bytes() == self.topic.bytes()
+    }
+}
+
+impl<'a> Delivery<'a> {
+    /// The key and its topic, if the message has one.
+    pub fn keyed(&self) -> Option<Keyed<'a>> {
+        self.key.map(|key| Keyed { topic: self.topic, key })
+    }
+}
+
+/// FNV-1a of topic and key: the same for ever and everywhere, because it is stored.
+pub fn key_hash(topic: Text<'_>, key: Text<'_>) -> i64 {
+    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let topic = topic.bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
+    let both = key.bytes().iter().fold(fold(topic, &0), fold);
+    both.cast_signed()
+}
+
 /// Messages of a key, as a snapshot has them.
 pub struct OfKey<'t>(Scan<'t, Deliveries>);
 
 /// Some of them, in order.
-pub struct Messages<'s, 't>(&'s mut Scan<'t, Deliveries>);
+pub struct Messages<'s, 't>(&'s mut Scan<'t, Deliveries>, Keyed<'s>);
 
 impl<'t> OfKey<'t> {
     pub fn open(table: &'t Table<Deliveries>, part: Part, snapshot: &'t Latest) -> Result<Self, Error> {
-        Ok(OfKey(Scan::open(table, part.index(), snapshot, 3)?))
+        Ok(OfKey(Scan::open(table, part.index(), snapshot, 2)?))
     }
 
     /// Those younger than number `seq`, the oldest first.
-    pub fn younger<'s>(&'s mut self, topic: Text<'s>, key: Text<'s>, seq: i64) -> Messages<'s, 't> {
-        self.0.start(younger(&topic, &key, &seq));
-        Messages(&mut self.0)
+    pub fn younger<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Messages<'s, 't> {
+        self.0.start(younger(keyed, seq));
+        Messages(&mut self.0, keyed)
     }
 
     /// Those older than number `seq`, the youngest first.
-    pub fn older<'s>(&'s mut self, topic: Text<'s>, key: Text<'s>, seq: i64) -> Messages<'s, 't> {
-        self.0.start_backward(older(&topic, &key, &seq));
-        Messages(&mut self.0)
+    pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Messages<'s, 't> {
+        self.0.start_backward(older(keyed, seq));
+        Messages(&mut self.0, keyed)
     }
 }
 
 impl Messages<'_, '_> {
     pub fn next(&mut self) -> Option<Found<'_, Deliveries>> {
-        self.0.next()
+        while let Some(found) = self.0.next() {
+            if self.1.has(&found.row) {
+                return Some(self.0.found());
+            }
+        }
+        None
     }
 }
 
@@ -67,7 +110,7 @@ pub struct Now<'t> {
 }
 
 /// Versions of some messages of a key at this moment, in order.
-pub struct Versions<'s, 't>(&'s mut Now<'t>);
+pub struct Versions<'s, 't>(&'s mut Now<'t>, Keyed<'s>);
 
 /// A version of a message at this moment.
 pub struct Version<'s> {
@@ -95,31 +138,36 @@ impl<'t> Now<'t> {
     }
 
     pub fn of_key(table: &'t Table<Deliveries>, part: Part) -> Result<Self, Error> {
-        Now::open(table, part.index(), 3)
+        Now::open(table, part.index(), 2)
     }
 
     /// As [`OfKey::younger`].
-    pub fn younger<'s>(&'s mut self, topic: Text<'s>, key: Text<'s>, seq: i64) -> Versions<'s, 't> {
-        self.scan.start(younger(&topic, &key, &seq));
-        Versions(self)
+    pub fn younger<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Versions<'s, 't> {
+        self.scan.start(younger(keyed, seq));
+        Versions(self, keyed)
     }
 
     /// As [`OfKey::older`].
-    pub fn older<'s>(&'s mut self, topic: Text<'s>, key: Text<'s>, seq: i64) -> Versions<'s, 't> {
-        self.scan.start_backward(older(&topic, &key, &seq));
-        Versions(self)
+    pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Versions<'s, 't> {
+        self.scan.start_backward(older(keyed, seq));
+        Versions(self, keyed)
     }
 
-    fn next(&mut self) -> Option<Version<'_>> {
-        let found = self.scan.next()?;
+    fn version(&self) -> Version<'_> {
+        let found = self.scan.found();
         let (written_by, ended_by) = self.snapshot.in_progress();
-        Some(Version { id: found.id, row: found.row, written_by, ended_by })
+        Version { id: found.id, row: found.row, written_by, ended_by }
     }
 }
 
 impl Versions<'_, '_> {
     pub fn next(&mut self) -> Option<Version<'_>> {
-        self.0.next()
+        while let Some(found) = self.0.scan.next() {
+            if self.1.has(&found.row) {
+                return Some(self.0.version());
+            }
+        }
+        None
     }
 }
 
@@ -138,7 +186,8 @@ impl Outlook {
         now.scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &seq)]);
         let mut outlook = Outlook { lasts: true, changed_by: None };
         let mut has_newest = false;
-        while let Some(version) = now.next() {
+        while now.scan.next().is_some() {
+            let version = now.version();
             outlook.lasts &= dead_lasts || version.row.place != Place::Dead;
             outlook.changed_by = outlook.changed_by.or(version.written_by).or(version.ended_by);
             has_newest |= version.ended_by.is_none();
@@ -148,26 +197,34 @@ impl Outlook {
     }
 }
 
-/// The first key of a topic, after `last`, that has waiting or parked messages.
-pub fn next_later_key(
+/// The keys of a topic that have parked messages; one may come several times.
+pub fn parked_keys(
     table: &Table<Deliveries>,
     topic: Text<'_>,
-    last: Option<Text<'_>>,
     snapshot: &Latest,
-) -> Result<Option<Text<'static>>, Error> {
-    let last = last.unwrap_or_else(|| Text::new(b""));
-    let mut scan = Scan::open(table, Part::Later.index(), snapshot, 2)?;
-    let from = Key::new(2, pg_sys::BTGreaterStrategyNumber, pg_sys::F_TEXT_GT, &last);
-    scan.start([Key::text(1, &topic), from]);
-    Ok(scan.next().and_then(|found| found.row.key).map(Text::copied))
+) -> Result<Vec<Text<'static>>, Error> {
+    let mut keys: Vec<Text<'static>> = Vec::new();
+    let mut scan = Scan::open(table, Part::Later.index(), snapshot, 0)?;
+    scan.start([]);
+    while let Some(found) = scan.next() {
+        super::server::check_for_interrupts();
+        let Some(key) = found.row.key else { continue };
+        let parked = found.row.place == Place::Parked && found.row.topic.bytes() == topic.bytes();
+        if parked && keys.last().is_none_or(|last| last.bytes() != key.bytes()) {
+            keys.push(key.copied());
+        }
+    }
+    Ok(keys)
 }
 
-fn younger(topic: &Text<'_>, key: &Text<'_>, seq: &i64) -> [Key; 3] {
-    let from = Key::new(3, pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT, seq);
-    [Key::text(1, topic), Key::text(2, key), from]
+fn younger(keyed: Keyed<'_>, seq: i64) -> [Key; 2] {
+    [of(keyed), Key::new(2, pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT, &seq)]
 }
 
-fn older(topic: &Text<'_>, key: &Text<'_>, seq: &i64) -> [Key; 3] {
-    let to = Key::new(3, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, seq);
-    [Key::text(1, topic), Key::text(2, key), to]
+fn older(keyed: Keyed<'_>, seq: i64) -> [Key; 2] {
+    [of(keyed), Key::new(2, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &seq)]
+}
+
+fn of(keyed: Keyed<'_>) -> Key {
+    Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &key_hash(keyed.topic, keyed.key))
 }

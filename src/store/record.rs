@@ -197,6 +197,8 @@ pub struct Delivery<'a> {
     pub place: Place,
     pub topic: Text<'a>,
     pub key: Option<Text<'a>>,
+    /// Set if `key` is, see `of_key.rs`.
+    pub key_hash: Option<i64>,
 }
 
 pub enum Deliveries {}
@@ -220,6 +222,7 @@ impl Read for Deliveries {
             place: fields.get(8),
             topic: fields.get(9),
             key: fields.get_opt(10),
+            key_hash: fields.get_opt(11),
         }
     }
 }
@@ -241,7 +244,8 @@ impl Write for Deliveries {
             .put_opt(&row.last_error)
             .put(&row.place)
             .put(&row.topic)
-            .put_opt(&row.key);
+            .put_opt(&row.key)
+            .put_opt(&row.key_hash);
     }
 }
 

@@ -106,7 +106,7 @@ impl<'t, R: Read> Scan<'t, R> {
     }
 
     /// The row that the scan is at.
-    fn found(&self) -> Found<'_, R> {
+    pub(super) fn found(&self) -> Found<'_, R> {
         // SAFETY: called only after `next` has found a row, which the slot still holds.
         unsafe {
             let fields =

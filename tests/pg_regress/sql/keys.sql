@@ -335,6 +335,17 @@ SELECT count(*), count(*) FILTER (WHERE message::int < before) AS overtaken
   FROM (SELECT message, max(message::int) OVER (PARTITION BY message::int % 7 ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
           FROM delivery) AS _;
 
+-- Different keys may share a hash (which is stored, and so stays as it is); they are different keys still.
+SELECT pg_temp.add('a1 -1'), pg_temp.add('b9', topic => 'parcels');
+SELECT topic, key, key_hash FROM outbox.delivery ORDER BY topic, key;
+SELECT pg_temp.add('z1 a2');
+UPDATE outbox.delivery SET key_hash = (SELECT key_hash FROM outbox.delivery WHERE key = 'a' LIMIT 1) WHERE key = 'z';
+SELECT pg_temp.take(1), pg_temp.take(), pg_temp.take(topic => NULL);
+TABLE messages;
+SELECT pg_temp.done('a1 z1');
+SELECT pg_temp.take();
+SELECT pg_temp.done('a2 -1 b9');
+
 -- Every index has every row, and nothing is parked for nothing.
 SELECT state, count(*) FROM outbox.message GROUP BY state;
 SELECT count(*) FROM outbox.delivery;
