@@ -19,7 +19,7 @@ import setup
 SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
-OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "topic", "purge"}
+OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "stats", "status", "topic", "purge"}
 PURE = {"floor", "places", "waiters", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "floor", "places", "waiters"},
+    "store": {"error", "floor", "places", "waiters", "argument"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }
