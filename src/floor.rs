@@ -33,8 +33,8 @@ pub const PATIENCE: i64 = 1_000_000;
 pub const SWEEP_EVERY: i64 = 1_000_000;
 /// A sweep is followed by this many times its duration without one.
 const REST: i64 = 20;
-/// Pages that a walk to the first claimable row may touch and still count as cheap: 150 leased rows, 15 microseconds.
-const CHEAP_PAGES: i64 = 8;
+/// Pages that a walk to the first claimable row may touch and still count as cheap.
+const CHEAP_PAGES: i64 = 64;
 /// Lowerings that the log remembers.
 const LOG: usize = 8;
 /// No lease known that could run out.
