@@ -19,7 +19,7 @@ import setup
 SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
-OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "topic", "purge"}
+OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "stats", "status", "topic", "purge"}
 PURE = {"floor", "places", "waiters", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
@@ -27,9 +27,9 @@ MAY_IMPORT = {
     "worker": OPERATIONS | {"store", "settings"},
     **{operation: {"keys", "wake", "settings", "store", "error"} | PURE for operation in OPERATIONS},
     "keys": {"store", "error"},
-    "wake": {"store"},
+    "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "floor", "places", "waiters"},
+    "store": {"error", "floor", "places", "waiters", "argument"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }

@@ -153,6 +153,30 @@ AS 'MODULE_PATHNAME', 'set_topic_wrapper';
 COMMENT ON FUNCTION outbox.set_topic IS
 'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
 
+CREATE FUNCTION outbox.read_stats ()
+RETURNS TABLE (
+    topic pg_catalog.text,
+    ready pg_catalog.int8,
+    leased pg_catalog.int8,
+    waiting pg_catalog.int8,
+    dead pg_catalog.int8,
+    oldest_ready_seconds pg_catalog.int8,
+    delivered_total pg_catalog.int8,
+    failed_total pg_catalog.int8,
+    stale_total pg_catalog.int8
+)
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'read_stats_wrapper';
+
+COMMENT ON FUNCTION outbox.read_stats IS 'What outbox.stats shows. Private; read the view.';
+
+CREATE FUNCTION outbox.read_status ()
+RETURNS TABLE (name pg_catalog.text, ok pg_catalog.bool, detail pg_catalog.text)
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'read_status_wrapper';
+
+COMMENT ON FUNCTION outbox.read_status IS 'What outbox.status shows. Private; read the view.';
+
 CREATE FUNCTION outbox.purge (max_messages pg_catalog.int4 DEFAULT 10000)
 RETURNS pg_catalog.int8
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp

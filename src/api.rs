@@ -6,10 +6,10 @@
 #![allow(clippy::result_large_err)]
 
 use crate::store::procedure::Call;
-use crate::store::rows::{AnswerRows, Caller, ClaimedRows};
+use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
-use crate::{append, claim, dead_letter, inbox, purge, settle, topic};
+use crate::{append, claim, dead_letter, inbox, purge, settle, stats, status, topic};
 use pgrx::Uuid;
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -145,6 +145,16 @@ fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
 fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
     writing(c"outbox.set_topic()");
     Ok(topic::set_topic(topic, settings)?)
+}
+
+#[pg_extern(sql = false)]
+fn read_stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, ErrorReport> {
+    Ok(stats::stats(caller)?)
+}
+
+#[pg_extern(sql = false)]
+fn read_status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, ErrorReport> {
+    Ok(status::status(caller)?)
 }
 
 #[pg_extern(sql = false)]

@@ -170,6 +170,15 @@ impl Entry {
     pub const UNKNOWN: Entry =
         Entry { floor: 0, next_expiry: NEVER, version: 0, lowered: [0; LOG], pace: Pace::UNKNOWN };
 
+    /// Below it the last look found nothing left, but for leases of which the first runs out at [`Entry::next_expiry`].
+    pub fn floor(&self) -> i64 {
+        self.floor
+    }
+
+    pub fn next_expiry(&self) -> i64 {
+        self.next_expiry
+    }
+
     /// Begins a look at `now`, a sweep if `asked` or due. `highest` and `lowest` were read before, in this order; the
     /// snapshot is taken after.
     pub fn look(&mut self, now: i64, highest: i64, lowest: i64, asked: bool) -> Look {

@@ -30,6 +30,8 @@ mod dead_letter;
 mod inbox;
 mod purge;
 mod settle;
+mod stats;
+mod status;
 mod topic;
 
 mod keys;

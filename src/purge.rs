@@ -8,10 +8,10 @@ use crate::store::of_key::Keyed;
 use crate::store::record::{Deliveries, Topics};
 use crate::store::scan::{Scan, TopicRules, first_appended_since};
 use crate::store::server::{self, Meter};
-use crate::store::shared;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table, Wait};
 use crate::store::value::Text;
+use crate::store::{shared, totals};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
@@ -38,6 +38,9 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     let delivered = purge_delivered(days, limit)?;
     let dead = purge_dead(days, limit - delivered)?;
     let markers = delete(MARKERS, &[settings::processed_retention_days().into(), limit.into()]);
+    if delivered + dead + markers == 0 {
+        totals::purged(server::clock())?;
+    }
     Ok(Purged { messages: delivered + dead, markers })
 }
 

@@ -81,9 +81,11 @@ pub fn purge_interval_seconds() -> i32 {
     PURGE_INTERVAL_SECONDS.get()
 }
 
-/// The databases to purge in the background, as written: names between commas; empty means every one.
-pub fn databases() -> String {
-    DATABASES.get().map_or_else(String::new, |list| list.to_string_lossy().into_owned())
+/// True if the background purge visits `database`.
+pub fn purges(database: &str) -> bool {
+    let list = DATABASES.get().map_or_else(String::new, |list| list.to_string_lossy().into_owned());
+    let mut names = list.split(',').map(str::trim).filter(|name| !name.is_empty()).peekable();
+    names.peek().is_none() || names.any(|name| name == database)
 }
 
 /// Defines all settings and reserves their prefix.

@@ -7,11 +7,12 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys::{self, Ended};
-use crate::store::record::{Deliveries, Delivery, Place, Receipt, Receipts, Topics};
+use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
 use crate::store::rows::{AnswerRows, Caller};
 use crate::store::scan::{Lookup, TopicRules};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
+use crate::store::totals::{self, Event};
 use crate::store::value::{Numbers, Text, Time, UuidArray};
 use crate::store::{server, shared};
 use crate::{backoff, receipt, settings, token};
@@ -102,11 +103,11 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
         server::check_for_interrupts();
         let snapshot = Latest::push();
         let mut scan = Lookup::open(&deliveries, &snapshot)?;
-        let Some(found) = scan.find(seq) else { return Ok(None) };
-        let mut row: Delivery<'_> = found.row;
-        if !row.holds(lease) {
+        let Some(found) = scan.find(seq).filter(|found| found.row.holds(lease)) else {
+            count_stale(&[seq])?;
             return Ok(None);
-        }
+        };
+        let mut row: Delivery<'_> = found.row;
         let mut rules = TopicRules::new(&topics, &snapshot);
         let topic = rules.of(row.topic)?;
         let now = server::clock();
@@ -151,6 +152,9 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
 /// What claims must hear of an answer, once it is committed.
 fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
     shared::touched(row.seq)?;
+    if let Answer::Fail { .. } | Answer::Abandon { .. } = answer {
+        totals::count(row.topic, Event::Failed)?;
+    }
     match answer {
         Answer::Release => shared::will_be_ready(row.topic, row.seq),
         Answer::Extend { .. } => row.leased_until.map_or(Ok(()), |end| shared::will_expire(row.topic, end)),
@@ -159,6 +163,19 @@ fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
         }
         Answer::Fail { .. } | Answer::Abandon { .. } => Ok(()),
     }
+}
+
+/// For the topics of those messages that are still stored.
+fn count_stale(seqs: &[i64]) -> Result<(), Error> {
+    let envelopes = Table::<Envelopes>::open(Access::Read)?;
+    let snapshot = Latest::push();
+    let mut bodies = Lookup::open(&envelopes, &snapshot)?;
+    for seq in seqs {
+        if let Some(body) = bodies.find(*seq) {
+            totals::count(body.row.topic, Event::Stale)?;
+        }
+    }
+    Ok(())
 }
 
 /// Completes in the order of the messages, so that two calls that share some cannot wait for each other in a circle.
@@ -173,6 +190,7 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
     leases.sort_unstable();
     let mut completed: Vec<Completed> = Vec::with_capacity(leases.len());
     let mut ended = Ended::new(&deliveries);
+    let mut stale = Vec::new();
     {
         let snapshot = Latest::push();
         let mut scan = Lookup::open(&deliveries, &snapshot)?;
@@ -191,8 +209,13 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
                 shared::touched(seq)?;
                 answers[place] = true;
                 completed.push(message);
+            } else {
+                stale.push(seq);
             }
         }
+    }
+    if !stale.is_empty() {
+        count_stale(&stale)?;
     }
     ended.unblock(Wait::Yes)?;
     if !completed.is_empty() {
@@ -262,6 +285,7 @@ fn take(
     if let Some(keyed) = found.row.keyed() {
         ended.add(keyed, seq)?;
     }
+    totals::count(found.row.topic, Event::Delivered)?;
     let same = owner.map(Text::bytes) == found.row.lease_owner.map(Text::bytes);
     let owner = if same { owner } else { found.row.lease_owner.map(Text::copied) };
     Ok(Taken::Completed(Completed { seq, attempts: found.row.attempts, owner }))

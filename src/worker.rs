@@ -59,10 +59,8 @@ fn launcher(_: pg_sys::Datum) {
 }
 
 fn visit_all() {
-    let wanted = settings::databases();
-    let wanted: Vec<&str> = wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     for database in process::databases() {
-        if !wanted.is_empty() && !wanted.contains(&database.name.as_str()) {
+        if !settings::purges(&database.name) {
             continue;
         }
         process::reload_if_requested();

@@ -13,6 +13,15 @@ const LEASE_EXPIRED: &[u8] = b"lease expired";
 /// Why a message died whose limit was lowered below its attempts.
 const NO_ATTEMPTS_LEFT: &[u8] = b"no attempts left";
 
+/// What a message that is not delivered can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Ready,
+    Leased,
+    Waiting,
+    Dead,
+}
+
 impl<'a> Delivery<'a> {
     /// A delivery as append makes it: ready, or waiting if `available_at` is still to come at `now`.
     pub fn new(
@@ -36,6 +45,17 @@ impl<'a> Delivery<'a> {
             topic,
             key,
             key_hash: key.map(|key| key_hash(topic, key)),
+        }
+    }
+
+    /// The message's state at `now`, as `outbox.message` shows it.
+    pub fn state(&self, now: Time, max_attempts: i16) -> State {
+        match self.place {
+            Place::Dead => State::Dead,
+            _ if self.is_leased(now) => State::Leased,
+            _ if self.has_expired_for_good(now, max_attempts) => State::Dead,
+            Place::Waiting if self.available_at.is_some_and(|due| due > now) => State::Waiting,
+            Place::Waiting | Place::Ready | Place::Parked => State::Ready,
         }
     }
 

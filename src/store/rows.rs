@@ -4,7 +4,9 @@
 
 use super::catalog::{self, Object};
 use super::record::Envelope;
-use super::value::{Column, Time};
+use super::survey::Stock;
+use super::totals::Totals;
+use super::value::{Column, Text, Time};
 use crate::error::Error;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
@@ -23,6 +25,12 @@ pub struct ClaimedRows<'fcx>(Rows<'fcx>);
 
 /// `TABLE (token uuid, completed boolean)` in the making.
 pub struct AnswerRows<'fcx>(Rows<'fcx>);
+
+/// `TABLE` of a topic's stock and totals in the making.
+pub struct StatsRows<'fcx>(Rows<'fcx>);
+
+/// `TABLE (name text, ok boolean, detail text)` in the making.
+pub struct StatusRows<'fcx>(Rows<'fcx>);
 
 /// A set in the making.
 struct Rows<'fcx> {
@@ -49,13 +57,23 @@ impl<'fcx> Caller<'fcx> {
     /// # Errors
     /// [`Error::NoSet`] where no set can be taken.
     pub fn answer_rows(self) -> Result<AnswerRows<'fcx>, Error> {
-        let rows = self.rows(|call| {
-            let mut shape = std::ptr::null_mut();
-            // SAFETY: the function is declared to return a TABLE, whose shape this finds.
-            unsafe { pg_sys::get_call_result_type(call, std::ptr::null_mut(), &mut shape) };
-            shape
-        })?;
-        Ok(AnswerRows(rows))
+        Ok(AnswerRows(self.rows(table_shape)?))
+    }
+
+    /// Starts the result of `read_stats`.
+    ///
+    /// # Errors
+    /// [`Error::NoSet`] where no set can be taken.
+    pub fn stats_rows(self) -> Result<StatsRows<'fcx>, Error> {
+        Ok(StatsRows(self.rows(table_shape)?))
+    }
+
+    /// Starts the result of `read_status`.
+    ///
+    /// # Errors
+    /// [`Error::NoSet`] where no set can be taken.
+    pub fn status_rows(self) -> Result<StatusRows<'fcx>, Error> {
+        Ok(StatusRows(self.rows(table_shape)?))
     }
 
     fn rows(
@@ -83,6 +101,14 @@ impl<'fcx> Caller<'fcx> {
             Ok(Rows { store, shape, caller: PhantomData })
         }
     }
+}
+
+/// The shape of a function that is declared to return a TABLE.
+fn table_shape(call: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
+    let mut shape = std::ptr::null_mut();
+    // SAFETY: finds it by the declaration.
+    unsafe { pg_sys::get_call_result_type(call, std::ptr::null_mut(), &mut shape) };
+    shape
 }
 
 impl Rows<'_> {
@@ -119,6 +145,36 @@ impl ClaimedRows<'_> {
 impl AnswerRows<'_> {
     pub fn push(&mut self, token: Uuid, completed: bool) {
         self.0.push([Some(token.datum()), Some(completed.datum())]);
+    }
+}
+
+impl StatsRows<'_> {
+    pub fn push(
+        &mut self,
+        topic: Text<'_>,
+        stock: &Stock,
+        oldest_ready_seconds: Option<i64>,
+        totals: Option<Totals>,
+    ) {
+        let counts = [stock.ready, stock.leased, stock.waiting, stock.dead].map(|count| Some(count.datum()));
+        let [ready, leased, waiting, dead] = counts;
+        self.0.push([
+            Some(topic.datum()),
+            ready,
+            leased,
+            waiting,
+            dead,
+            oldest_ready_seconds.map(|seconds| seconds.datum()),
+            totals.map(|totals| totals.delivered.datum()),
+            totals.map(|totals| totals.failed.datum()),
+            totals.map(|totals| totals.stale.datum()),
+        ]);
+    }
+}
+
+impl StatusRows<'_> {
+    pub fn push(&mut self, name: Text<'_>, ok: bool, detail: Text<'_>) {
+        self.0.push([Some(name.datum()), Some(ok.datum()), Some(detail.datum())]);
     }
 }
 
@@ -165,3 +221,9 @@ macro_rules! delivered {
 
 delivered!(ClaimedRows, "SETOF outbox.claimed");
 delivered!(AnswerRows, "TABLE (token uuid, completed boolean)");
+delivered!(
+    StatsRows,
+    "TABLE (topic text, ready bigint, leased bigint, waiting bigint, dead bigint, oldest_ready_seconds bigint, \
+     delivered_total bigint, failed_total bigint, stale_total bigint)"
+);
+delivered!(StatusRows, "TABLE (name text, ok boolean, detail text)");

@@ -1,5 +1,6 @@
 //! Looking rows up by index, in index order, with a fresh snapshot.
 
+use super::arrival;
 use super::catalog::{self, Object};
 use super::record::{Deliveries, Delivery, Envelope, Envelopes, Fields, Read, TopicRow, Topics};
 use super::snapshot::Latest;
@@ -27,6 +28,16 @@ impl Key {
 
     pub(super) fn text(column: i16, value: &Text<'_>) -> Key {
         Key::new(column, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, value)
+    }
+
+    /// What the key's value points to must live as long as this is used.
+    pub fn into_data(self) -> pg_sys::ScanKeyData {
+        let mut data = pg_sys::ScanKeyData::default();
+        // SAFETY: fills the entry in; text columns have collation "C", which ScanKeyInit assumes.
+        unsafe {
+            pg_sys::ScanKeyInit(&mut data, self.column, self.strategy as u16, self.operator, self.value);
+        }
+        data
     }
 }
 
@@ -77,11 +88,7 @@ impl<'t, R: Read> Scan<'t, R> {
 
     pub(super) fn start<const N: usize>(&mut self, keys: [Key; N]) {
         self.direction = pg_sys::ScanDirection::ForwardScanDirection;
-        let mut data = [pg_sys::ScanKeyData::default(); N];
-        for (data, key) in data.iter_mut().zip(keys) {
-            // SAFETY: fills the entry in; text columns have collation "C", which ScanKeyInit assumes.
-            unsafe { pg_sys::ScanKeyInit(data, key.column, key.strategy as u16, key.operator, key.value) }
-        }
+        let mut data = keys.map(Key::into_data);
         // SAFETY: the scan was opened for N keys and copies them.
         unsafe { pg_sys::index_rescan(self.scan, data.as_mut_ptr(), N as i32, std::ptr::null_mut(), 0) }
     }
@@ -104,6 +111,19 @@ impl<'t, R: Read> Scan<'t, R> {
         Some(self.found())
     }
 
+    /// As [`Scan::entry`] needs it.
+    pub(super) fn open_for_entries(
+        table: &'t Table<R>,
+        index: Object,
+        snapshot: &'t Latest,
+        keys: usize,
+    ) -> Result<Self, Error> {
+        let scan = Scan::open(table, index, snapshot, keys)?;
+        // SAFETY: the scan is open and not started.
+        unsafe { (*scan.scan).xs_want_itup = true };
+        Ok(scan)
+    }
+
     /// The row that the scan is at.
     pub(super) fn found(&self) -> Found<'_, R> {
         // SAFETY: called only after `next` has found a row, which the slot still holds.
@@ -115,7 +135,62 @@ impl<'t, R: Read> Scan<'t, R> {
     }
 }
 
+/// An entry of an index by topic and something else; its row may be gone.
+pub(super) struct Entry<'s> {
+    pub topic: Text<'s>,
+    /// The number or time it is sorted by next. In an index by topic and key it means nothing.
+    pub at: i64,
+}
+
+impl Entry<'_> {
+    /// # Safety
+    /// `entry` has at most three columns, a text first, none of them null, and lives as long as the result.
+    pub unsafe fn of(entry: pg_sys::IndexTuple, shape: pg_sys::TupleDesc) -> Self {
+        let (mut values, mut nulls) = ([pg_sys::Datum::from(0); 3], [false; 3]);
+        // SAFETY: by the contract above.
+        unsafe {
+            pg_sys::index_deform_tuple(entry, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Entry { topic: Text::from_datum(values[0]), at: i64::from_datum(values[1]) }
+        }
+    }
+}
+
+/// A row that was found, and not read yet.
+pub struct RowOfEntry<'s, 't>(&'s Scan<'t, Deliveries>);
+
+impl RowOfEntry<'_, '_> {
+    pub fn read(&self) -> Delivery<'_> {
+        // SAFETY: the slot holds the row, pinned, until the scan moves on.
+        unsafe { pg_sys::slot_getallattrs(self.0.slot) };
+        self.0.found().row
+    }
+}
+
 impl<'t> Scan<'t, Deliveries> {
+    /// Moves to the next entry, whether there is a row to it or not. False at the end.
+    pub(super) fn step(&mut self) -> bool {
+        // SAFETY: the scan is open and started.
+        unsafe { !pg_sys::index_getnext_tid(self.scan, self.direction).is_null() }
+    }
+
+    /// The entry that the scan is at, of an index by topic.
+    pub(super) fn entry(&self) -> Entry<'_> {
+        // SAFETY: asked to, the scan keeps the entry until it moves on.
+        unsafe { Entry::of((*self.scan).xs_itup, (*self.scan).xs_itupdesc) }
+    }
+
+    /// The row of that entry, if the snapshot sees one.
+    pub(super) fn row_of_entry(&mut self) -> Option<RowOfEntry<'_, 't>> {
+        // SAFETY: the scan is at an entry.
+        unsafe { pg_sys::index_fetch_heap(self.scan, self.slot) }.then_some(RowOfEntry(self))
+    }
+
+    /// True if, as [`Scan::row_of_entry`] has found, nobody can see a row any more.
+    pub(super) fn entry_is_over(&self) -> bool {
+        // SAFETY: reads a flag of an open scan.
+        unsafe { (*self.scan).kill_prior_tuple }
+    }
+
     /// Deliveries of `topic` that are ready or leased, or all deliveries, in arrival order from number `start` on.
     pub fn in_order(
         table: &'t Table<Deliveries>,
@@ -206,6 +281,8 @@ impl Numbered for Envelopes {
 const SPAN: i64 = 1 << 16;
 /// A number further ahead than this is looked up afresh: in between may be any number of dead entries.
 const NEAR: i64 = 2 << 10;
+/// Rows that are passed on the way to a near number; then it is looked up afresh. A descent costs as much as a dozen.
+const PASSED: usize = 16;
 
 /// Rows by number. Asked in ascending order, near numbers share a descent of the index: a tenth less for claim and complete.
 pub struct Lookup<'t, R: Numbered> {
@@ -226,18 +303,27 @@ impl<'t, R: Numbered> Lookup<'t, R> {
     pub fn find(&mut self, seq: i64) -> Option<Found<'_, R>> {
         let near = self.asked <= seq && seq < self.end && seq - self.asked <= NEAR;
         if !near {
-            self.end = seq.saturating_add(SPAN);
-            self.at = None;
-            self.scan.start([
-                Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &seq),
-                Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &self.end),
-            ]);
+            self.descend(seq);
         }
         self.asked = seq;
+        let mut passed = 0;
         while self.at.is_none_or(|at| at < seq) {
+            if passed == PASSED {
+                self.descend(seq);
+            }
+            passed += 1;
             self.at = Some(self.scan.next().map_or(i64::MAX, |found| R::seq(&found.row)));
         }
         (self.at == Some(seq)).then(|| self.scan.found())
+    }
+
+    fn descend(&mut self, seq: i64) {
+        self.end = seq.saturating_add(SPAN);
+        self.at = None;
+        self.scan.start([
+            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &seq),
+            Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &self.end),
+        ]);
     }
 }
 
@@ -296,7 +382,7 @@ pub fn seq_of(id: Uuid, snapshot: &Latest) -> Result<Option<i64>, Error> {
 pub fn first_appended_since(time: Time, snapshot: &Latest) -> Result<i64, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 1)?;
-    let (mut old, mut young) = (0, i64::MAX);
+    let (mut old, mut young) = (0, arrival::highest()? + 1);
     while old < young {
         let middle = old + (young - old) / 2;
         scan.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle)]);

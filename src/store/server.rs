@@ -4,6 +4,7 @@ use super::value::Time;
 use crate::floor::Cost;
 use pgrx::pg_sys;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Refuses (25006) a read-only transaction and a standby, before anything is touched.
@@ -114,8 +115,28 @@ pub fn reserve_settings_prefix() {
     super::version::reserve_settings_prefix(c"outbox");
 }
 
+/// True if the library was loaded when the server started.
+pub fn was_preloaded() -> bool {
+    PRELOADED.load(Ordering::Relaxed)
+}
+
+static PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// The name of this database.
+pub fn database() -> String {
+    // SAFETY: the name is a C string, and is never null for the database that this session is connected to.
+    unsafe {
+        let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
+        CStr::from_ptr(name).to_string_lossy().into_owned()
+    }
+}
+
 /// True while the postmaster loads `shared_preload_libraries`, outside pg_upgrade.
 pub fn preloading() -> bool {
     // SAFETY: reads two flags of this process.
-    unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade }
+    let preloading =
+        unsafe { pg_sys::process_shared_preload_libraries_in_progress && !pg_sys::IsBinaryUpgrade };
+    // The processes that it makes inherit this.
+    PRELOADED.store(preloading, Ordering::Relaxed);
+    preloading
 }

@@ -93,6 +93,11 @@ pub struct Looking {
     horizon: u32,
 }
 
+/// False if there is no shared memory for it.
+pub fn is_attached() -> bool {
+    Shared::attached().is_some()
+}
+
 /// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
 pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
     look(topic, Range::Ready, now, catalog::take_changed())
@@ -128,6 +133,35 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
             None => nothing,
         }
     }))
+}
+
+/// What claims have left behind.
+#[derive(Clone, Copy)]
+pub struct Passed {
+    /// Below this number they have found nothing ready, and below this time nothing due,
+    pub number: i64,
+    pub due: i64,
+    /// but for leases, the first of which runs out at this time.
+    pub expiry: i64,
+}
+
+/// What claims on `topic` have left behind, or also those on any topic. Nothing is certain: it is a cache.
+pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
+    let installation = installation()?;
+    let keys = [Some(key(installation, Some(topic.bytes()))), or_any.then(|| key(installation, None))];
+    let mut passed = Passed { number: 0, due: 0, expiry: floor::NEVER };
+    if let Some(shared) = Shared::attached() {
+        shared.locked(|contents| {
+            for key in keys.into_iter().flatten() {
+                if let Some(topic) = contents.topic(key) {
+                    passed.number = passed.number.max(topic.entry(Range::Ready).floor());
+                    passed.due = passed.due.max(topic.entry(Range::Waiting).floor());
+                    passed.expiry = passed.expiry.min(topic.entry(Range::Ready).next_expiry());
+                }
+            }
+        });
+    }
+    Ok(passed)
 }
 
 impl Looking {
@@ -480,7 +514,7 @@ impl Pending {
 }
 
 /// One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts anew.
-fn installation() -> Result<u64, Error> {
+pub(super) fn installation() -> Result<u64, Error> {
     let table = catalog::oid(Object::Delivery)?;
     // SAFETY: reads a number that is fixed for the session.
     let database = unsafe { pg_sys::MyDatabaseId };

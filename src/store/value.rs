@@ -125,6 +125,11 @@ impl Time {
         self.0 != i64::MIN && self.0 != i64::MAX
     }
 
+    /// Whole seconds from this time to a later one; 0 if it is not later.
+    pub fn seconds_until(self, later: Time) -> i64 {
+        later.0.saturating_sub(self.0).max(0) / 1_000_000
+    }
+
     pub fn plus_seconds(self, seconds: i32) -> Time {
         self.plus_micros(i64::from(seconds) * 1_000_000)
     }
@@ -271,6 +276,7 @@ macro_rules! parameter {
 
 parameter!(Text<'_>, pg_sys::TEXTOID);
 parameter!(Json<'_>, pg_sys::JSONBOID);
+parameter!(Time, pg_sys::TIMESTAMPTZOID);
 
 argument!(Text<'fcx>);
 argument!(Json<'fcx>);

@@ -41,7 +41,7 @@ def test_every_function_has_its_heading_with_its_arguments(server):
         ).fetchall()
     headings = " ".join(re.findall(r"^### (.*)$", README, re.MULTILINE))
     documented = {
-        name: arguments.split(", ") for name, arguments in re.findall(r"(\w+)\(([^)]*)\) →", headings)
+        name: arguments.split(", ") if arguments else [] for name, arguments in re.findall(r"(\w+)\(([^)]*)\) →", headings)
     }
     assert documented == dict(functions)
 

@@ -264,6 +264,8 @@ SELECT statement, pg_temp.try(statement) FROM unnest(ARRAY[
   $$SELECT outbox.resume('t')$$,
   $$SELECT outbox.set_topic('t', '{}')$$,
   $$SELECT outbox.purge()$$,
+  $$SELECT * FROM outbox.stats$$,
+  $$SELECT * FROM outbox.status$$,
   $$SELECT * FROM outbox.message$$]) AS statement;
 ROLLBACK;
 

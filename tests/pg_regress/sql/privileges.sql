@@ -28,6 +28,8 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('pause', $$SELECT outbox.pause('other')$$),
   ('resume', $$SELECT outbox.resume('other')$$),
   ('set_topic', $$SELECT outbox.set_topic('other', '{"batch_size": 1}')$$),
+  ('read_stats', $$SELECT * FROM outbox.read_stats()$$),
+  ('read_status', $$SELECT * FROM outbox.read_status()$$),
   ('purge', $$SELECT outbox.purge()$$)) AS v (function, statement);
 GRANT SELECT ON call TO regress_outbox_role;
 -- No function is forgotten here.

@@ -75,6 +75,9 @@ SELECT 'relation', relname FROM pg_class WHERE relnamespace = 'outbox'::regnames
 SELECT proname AS function, obj_description(oid, 'pg_proc') AS comment FROM pg_proc
  WHERE pronamespace = 'outbox'::regnamespace ORDER BY proname;
 
+SELECT relname AS view, obj_description(oid, 'pg_class') AS comment FROM pg_class
+ WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v' ORDER BY relname;
+
 -- What pg_dump takes along: the rows of every table and the state of the sequence, all of them.
 SELECT pg_class.oid::regclass AS relation, config IS NOT NULL AS dumped, extcondition[n] = '' AS completely
   FROM pg_class LEFT JOIN (pg_extension CROSS JOIN LATERAL unnest(extconfig) WITH ORDINALITY AS c (config, n))

@@ -1,0 +1,110 @@
+-- $1 preloaded, $2 seconds between background purges, $3 whether they visit this database, $4 when a purge last found
+-- nothing left, $5 since when the oldest ready message is due, $6 its topic, $7 whether there is shared memory.
+-- One row per check.
+WITH now AS MATERIALIZED (
+    SELECT clock_timestamp() AS clock, pg_postmaster_start_time() AS start, pg_is_in_recovery() AS standby,
+           $1 AND $2 > 0 AND $3 AS visited
+), purged AS (
+    SELECT coalesce($4, start) AS at,
+           CASE WHEN visited THEN make_interval(secs => 300 + 3 * $2) ELSE interval '1 day' END AS patience
+      FROM now
+), held AS (
+    -- Whatever keeps vacuum from removing what is over here, the oldest first.
+    SELECT *
+      FROM (SELECT format('process %s (%s, %s, %s)', pid, usename, coalesce(nullif(application_name, ''), backend_type),
+                          coalesce(state, 'running')) AS holder,
+                   age(x) AS age, coalesce(xact_start, backend_start) AS since,
+                   format('SELECT pg_terminate_backend(%s)', pid) AS cure
+              FROM pg_stat_activity, LATERAL unnest(ARRAY[backend_xmin, backend_xid]) AS x
+             WHERE x IS NOT NULL AND pid <> pg_backend_pid() AND backend_type <> 'walsender'
+               AND (datname = current_database() OR datname IS NULL)
+               AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)
+            UNION ALL
+            SELECT format('prepared transaction %L (%s)', gid, owner), age(transaction), prepared,
+                   format('COMMIT PREPARED %1$L or ROLLBACK PREPARED %1$L', gid)
+              FROM pg_prepared_xacts WHERE database = current_database()
+            UNION ALL
+            SELECT format('replication slot "%s" (%s)', slot_name, CASE WHEN active THEN 'in use' ELSE 'not in use' END),
+                   age(xmin), NULL, format('SELECT pg_drop_replication_slot(%L), if its consumer is gone', slot_name)
+              FROM pg_replication_slots WHERE xmin IS NOT NULL
+            UNION ALL
+            SELECT format('standby "%s" (hot_standby_feedback)', application_name), age(backend_xmin), NULL,
+                   'end long queries there'
+              FROM pg_stat_replication WHERE backend_xmin IS NOT NULL) AS h
+     ORDER BY age DESC
+     LIMIT 1
+), ours AS (
+    SELECT c.oid, c.relname, greatest(age(c.relfrozenxid), age(t.relfrozenxid)) AS xid_age,
+           greatest(mxid_age(c.relminmxid), mxid_age(t.relminmxid)) AS mxid_age,
+           pg_stat_get_live_tuples(c.oid) AS live, pg_stat_get_dead_tuples(c.oid) AS dead,
+           greatest(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)) AS vacuumed
+      FROM pg_class AS c
+      LEFT JOIN pg_class AS t ON t.oid = c.reltoastrelid
+     WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r'
+), paused AS (
+    SELECT count(*) AS topics, string_agg(topic, ', ' ORDER BY topic) AS names FROM outbox.topic WHERE paused
+)
+SELECT 'preload' AS name, $1 OR $2 = 0 AS ok,
+       CASE WHEN $1 THEN 'loaded when the server started'
+            WHEN $2 = 0 THEN 'not in shared_preload_libraries; only the background purge needs it, and that is off'
+            ELSE 'not in shared_preload_libraries, so nothing purges in the background: add outbox there and restart, '
+                 'or call outbox.purge() regularly and set outbox.purge_interval_seconds to 0' END AS detail
+UNION ALL
+SELECT 'shared memory', $7,
+       CASE WHEN $7 THEN 'attached'
+            ELSE 'none left, so claims start at the beginning and nothing is counted: preload the library or restart' END
+UNION ALL
+SELECT 'worker', standby OR $2 = 0 OR (visited AND launcher IS NOT NULL),
+       CASE WHEN standby THEN 'starts when this standby is promoted'
+            WHEN $2 = 0 THEN 'off: outbox.purge_interval_seconds is 0'
+            WHEN NOT $1 THEN 'none without shared_preload_libraries'
+            WHEN launcher IS NULL THEN 'the launcher does not run: see the server log'
+            WHEN NOT $3 THEN 'does not visit this database: add it to outbox.databases'
+            ELSE format('launched by process %s every %s s', launcher, $2) END
+  FROM now
+  LEFT JOIN LATERAL (SELECT pid AS launcher FROM pg_stat_activity WHERE backend_type = 'outbox launcher' LIMIT 1) AS l ON true
+UNION ALL
+SELECT 'last purge', standby OR clock - at < patience,
+       CASE WHEN standby THEN 'on the primary'
+            WHEN $4 IS NULL THEN format('none has finished since the server started %s s ago', trunc(extract(epoch FROM clock - at)))
+            ELSE format('finished %s s ago', trunc(extract(epoch FROM clock - at))) END
+       || CASE WHEN standby OR clock - at < patience THEN ''
+               ELSE ': look for "outbox purge" in the server log, or call outbox.purge() until it returns 0' END
+  FROM now CROSS JOIN purged
+UNION ALL
+SELECT 'oldest ready', $5 IS NULL OR clock - $5 < interval '5 minutes',
+       CASE WHEN $5 IS NULL THEN 'nothing is ready'
+            ELSE format('due for %s s in topic "%s"', trunc(extract(epoch FROM clock - $5)), $6) END
+       || CASE WHEN clock - $5 >= interval '5 minutes' THEN ': do workers of this topic run, and keep up?' ELSE '' END
+  FROM now
+UNION ALL
+SELECT 'paused', topics = 0,
+       CASE WHEN topics = 0 THEN 'no topic' ELSE format('%s: outbox.resume() each when it is time', left(names, 1000)) END
+  FROM paused
+UNION ALL
+SELECT 'xmin horizon', holder IS NULL OR short,
+       CASE WHEN holder IS NULL THEN 'not held'
+            ELSE format('held by %s for %s%s transactions', holder, trunc(extract(epoch FROM clock - since)) || ' s and ', age) END
+       || CASE WHEN NOT short THEN format(': tables grow meanwhile. To end it: %s', cure) ELSE '' END
+  FROM now
+  LEFT JOIN held ON true
+ CROSS JOIN LATERAL (SELECT coalesce(clock - since < interval '5 minutes', age < 100000) AS short) AS s
+UNION ALL
+(SELECT 'dead tuples', dead < 1000000 OR dead < 4 * live,
+        format('outbox.%s has %s dead rows beside %s, last vacuum %s', relname, dead, live,
+               coalesce(trunc(extract(epoch FROM clock - vacuumed)) || ' s ago', 'never'))
+        || CASE WHEN dead < 1000000 OR dead < 4 * live THEN ''
+                ELSE format(': see xmin horizon; if nothing holds it, VACUUM outbox.%s', relname) END
+   FROM now CROSS JOIN ours
+  ORDER BY dead DESC, relname
+  LIMIT 1)
+UNION ALL
+(SELECT 'wraparound', used < 1.5,
+        format('outbox.%s has transaction ids %s old and multixact ids %s old, of 2147483648', relname, xid_age, mxid_age)
+        || CASE WHEN used < 1.5 THEN '' ELSE format(': VACUUM (FREEZE) outbox.%s, and find out why autovacuum did not', relname) END
+   FROM ours
+  CROSS JOIN LATERAL (SELECT greatest(
+            xid_age / current_setting('autovacuum_freeze_max_age')::float8,
+            mxid_age / current_setting('autovacuum_multixact_freeze_max_age')::float8) AS used) AS u
+  ORDER BY used DESC, relname
+  LIMIT 1)

@@ -1,0 +1,34 @@
+//! What each topic has in stock, and what has become of its messages since the server started: `outbox.stats`.
+
+use crate::error::Error;
+use crate::settings;
+use crate::store::rows::{Caller, StatsRows};
+use crate::store::server;
+use crate::store::snapshot::Latest;
+use crate::store::survey::{Stock, Survey, Tables};
+use crate::store::totals;
+use crate::store::value::Text;
+
+/// A row for every topic that has messages in stock or whose answers were counted, in bytewise order.
+pub fn stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, Error> {
+    let mut rows = caller.stats_rows()?;
+    let totals::Counted { by_topic: mut unmet, others } = totals::all()?;
+    let now = server::clock();
+    let tables = Tables::open()?;
+    let snapshot = Latest::push();
+    let mut survey = Survey::begin(&tables, &snapshot, now, settings::max_attempts)?;
+    let mut lines = Vec::new();
+    for (topic, stock) in survey.stocks()? {
+        let counted = unmet.remove(topic.bytes());
+        if counted.is_some() || stock != Stock::default() {
+            lines.push((topic, stock, counted.or(others)));
+        }
+    }
+    let drained = unmet.into_iter();
+    lines.extend(drained.map(|(topic, counted)| (Text::new(&topic), Stock::default(), Some(counted))));
+    lines.sort_by_key(|(topic, ..)| topic.bytes());
+    for (topic, stock, totals) in lines {
+        rows.push(topic, &stock, stock.oldest.map(|due| due.seconds_until(now)), totals);
+    }
+    Ok(rows)
+}

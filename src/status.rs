@@ -1,0 +1,71 @@
+//! Health checks: what is wrong, and what to do about it. For `outbox.status`.
+
+use crate::error::Error;
+use crate::settings;
+use crate::store::rows::{Caller, StatusRows};
+use crate::store::snapshot::Latest;
+use crate::store::survey::{Survey, Tables};
+use crate::store::value::{Text, Time};
+use crate::store::{catalog, server, shared, totals};
+use pgrx::datum::DatumWithOid;
+use pgrx::spi::Spi;
+
+const STATUS: &str = include_str!("queries/status.sql");
+
+/// A row per check. Where library and installed version do not match, only that is told.
+pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
+    let mut rows = caller.status_rows()?;
+    let installed = catalog::installed_version().unwrap_or_default();
+    let library = env!("CARGO_PKG_VERSION");
+    let fits = installed == library;
+    let detail = if fits {
+        format!("{library}, library and extension")
+    } else {
+        format!("library {library}, extension {installed}: run ALTER EXTENSION outbox UPDATE")
+    };
+    rows.push(Text::new(b"version"), fits, Text::new(detail.as_bytes()));
+    if fits {
+        further(&mut rows)?;
+    }
+    Ok(rows)
+}
+
+fn further(rows: &mut StatusRows<'_>) -> Result<(), Error> {
+    let oldest = oldest_ready()?;
+    let null = || DatumWithOid::null::<Time>();
+    let arguments = [
+        server::was_preloaded().into(),
+        settings::purge_interval_seconds().into(),
+        settings::purges(&server::database()).into(),
+        totals::last_purge()?.map_or_else(null, Into::into),
+        oldest.map_or_else(null, |(due, _)| due.into()),
+        oldest.map_or_else(DatumWithOid::null::<Text>, |(_, topic)| topic.into()),
+        (shared::is_attached() && totals::is_attached()).into(),
+    ];
+    // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
+    Spi::connect(|client| {
+        for row in client.select(STATUS, None, &arguments).into_iter().flatten() {
+            if let (Ok(Some(name)), Ok(Some(ok)), Ok(Some(detail))) = (row.get(1), row.get(2), row.get(3)) {
+                rows.push(name, ok, detail);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Since when the oldest ready message is due, and its topic.
+fn oldest_ready() -> Result<Option<(Time, Text<'static>)>, Error> {
+    let tables = Tables::open()?;
+    let snapshot = Latest::push();
+    let mut survey = Survey::begin(&tables, &snapshot, server::clock(), settings::max_attempts)?;
+    let mut oldest = None;
+    for topic in survey.topics()? {
+        server::check_for_interrupts();
+        if let Some(due) = survey.oldest(topic)?
+            && oldest.is_none_or(|(other, _)| due < other)
+        {
+            oldest = Some((due, topic));
+        }
+    }
+    Ok(oldest)
+}
