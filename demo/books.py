@@ -2,7 +2,7 @@
 
 Three independent records of the same messages. They balance if every committed message is
 delivered and invoiced once or dead, nothing else was ever delivered, and no two leases of a
-message overlapped.
+message overlapped; and none began before an older one of its key.
 """
 
 import calendar
@@ -101,6 +101,7 @@ class Books:
             ("arrived changed", {id for id in seen if not all(d.intact for d in self.deliveries[id])}),
             ("were delivered before they were due", {id for id in due if self.is_early(id, due[id])}),
             ("had two leases at a time", set(filter(self.has_overlap, self.repeated))),
+            ("overtook an older message of their key", self.overtakers()),
             *(
                 (f"were held by {owner} when it was killed, and nobody got them again", ids - self.repeated)
                 for owner, ids in self.held.items()
@@ -116,6 +117,17 @@ class Books:
         leases = sorted(self.deliveries[id])
         ends = [lease.at if lease.problem else lease.lease_end for lease in leases]
         return any(later.lease_start < end - ROUNDING for end, later in zip(ends, leases[1:]))
+
+    def overtakers(self):
+        """Of each key, which is one shop's own: messages whose first lease began before that of one sent earlier."""
+        last, found = {}, set()
+        for id, key in self.appended.items():
+            if key and id in self.deliveries:
+                start = min(delivery.lease_start for delivery in self.deliveries[id])
+                if start < last.get(key, 0) - ROUNDING:
+                    found.add(id)
+                last[key] = max(start, last.get(key, 0))
+        return found
 
     def table(self):
         gone = self.fates["rolled back"]

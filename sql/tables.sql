@@ -51,6 +51,8 @@ CREATE INDEX delivery_waiting_topic ON outbox.delivery (topic, available_at)
     WHERE place OPERATOR(pg_catalog.=) 'w'::pg_catalog."char";
 CREATE INDEX delivery_dead ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char";
+CREATE INDEX delivery_parked ON outbox.delivery (topic, seq)
+    WHERE place OPERATOR(pg_catalog.=) 'k'::pg_catalog."char";
 
 -- The messages of a key: an index each for those that are ready or leased, those that are neither, and the dead, so
 -- that nobody who looks for some walks over the others. By a hash, because two texts take twice as long to compare.

@@ -52,15 +52,15 @@ SELECT name, ok, detail
   FROM outbox.read_status();
 
 COMMENT ON VIEW outbox.message IS 'Every stored message and its state: ready, leased, waiting, delivered or dead. Never shows a token.';
-COMMENT ON COLUMN outbox.message.available_at IS 'When the message is, or was last, due';
+COMMENT ON COLUMN outbox.message.available_at IS 'When the message is, or was last, due; behind older messages of its key, when its turn came';
 COMMENT ON COLUMN outbox.message.attempts IS 'Deliveries started';
 COMMENT ON COLUMN outbox.message.leased_until IS 'End of the running lease; NULL if there is none';
 COMMENT ON COLUMN outbox.message.lease_owner IS 'Who holds the lease, or who delivered the message or had it when it died';
 COMMENT ON COLUMN outbox.message.last_error IS 'What the last failed attempt reported, at most 8 kB';
-COMMENT ON COLUMN outbox.message.state IS 'ready, leased, waiting, delivered or dead';
+COMMENT ON COLUMN outbox.message.state IS 'ready (due and not leased; while older messages of its key are not over, not claimable yet), leased, waiting, delivered or dead';
 
 COMMENT ON VIEW outbox.stats IS 'Per topic, how many messages are in which state now, and what was answered since the server started. Cheap: read it every few seconds. Exact for topics with less than 20000 / number of topics messages per state (20 to 10000); beyond that, ready, waiting and dead count entries of an index, corrected by samples, and leased misses leases older than that many messages of the topic. Topics with nothing in stock and no answer since the server started are not shown.';
-COMMENT ON COLUMN outbox.stats.ready IS 'Claimable now, or as soon as the topic is not paused';
+COMMENT ON COLUMN outbox.stats.ready IS 'Claimable now, or as soon as the topic is not paused and the older messages of the key are over';
 COMMENT ON COLUMN outbox.stats.oldest_ready_seconds IS 'Whole seconds since the oldest ready message was due; NULL if none is ready';
 COMMENT ON COLUMN outbox.stats.delivered_total IS 'Messages completed in committed transactions since the server started; NULL if there is no shared memory for it, or no room for one more topic';
 COMMENT ON COLUMN outbox.stats.failed_total IS 'Attempts that were failed or abandoned, counted likewise; a lease that ran out is not';

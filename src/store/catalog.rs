@@ -21,6 +21,7 @@ pub enum Object {
     DeliveryWaiting,
     DeliveryWaitingTopic,
     DeliveryDead,
+    DeliveryParked,
     DeliveryKeyReady,
     DeliveryKeyLater,
     DeliveryKeyDead,
@@ -34,7 +35,7 @@ pub enum Object {
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 19] = [
+const NAMES: [&CStr; 20] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",
@@ -44,6 +45,7 @@ const NAMES: [&CStr; 19] = [
     c"delivery_waiting",
     c"delivery_waiting_topic",
     c"delivery_dead",
+    c"delivery_parked",
     c"delivery_key_ready",
     c"delivery_key_later",
     c"delivery_key_dead",

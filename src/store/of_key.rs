@@ -8,6 +8,7 @@ use super::table::{RowId, Table};
 use super::value::Text;
 use crate::error::Error;
 use pgrx::pg_sys;
+use std::collections::HashSet;
 
 /// Which of a key's messages.
 #[derive(Clone, Copy)]
@@ -202,20 +203,19 @@ impl Outlook {
     }
 }
 
-/// The keys of a topic that have parked messages; one may come several times.
+/// The keys of a topic that have parked messages.
 pub fn parked_keys(
     table: &Table<Deliveries>,
     topic: Text<'_>,
     snapshot: &Latest,
 ) -> Result<Vec<Text<'static>>, Error> {
-    let mut keys: Vec<Text<'static>> = Vec::new();
-    let mut scan = Scan::open(table, Part::Later.index(), snapshot, 0)?;
-    scan.start([]);
+    let (mut keys, mut known) = (Vec::new(), HashSet::new());
+    let mut scan = Scan::open(table, Object::DeliveryParked, snapshot, 1)?;
+    scan.start([Key::text(1, &topic)]);
     while let Some(found) = scan.next() {
         super::server::check_for_interrupts();
         let Some(key) = found.row.key else { continue };
-        let parked = found.row.place == Place::Parked && found.row.topic.bytes() == topic.bytes();
-        if parked && keys.last().is_none_or(|last| last.bytes() != key.bytes()) {
+        if known.insert(key.bytes().to_vec()) {
             keys.push(key.copied());
         }
     }

@@ -17,8 +17,8 @@ pub enum Index {
     Ready,
     /// Waiting ones, by the time they are due.
     Waiting,
-    /// Waiting and parked ones with a key, by key.
-    Later,
+    /// Parked ones, by number.
+    Parked,
     /// Dead ones, by number.
     Dead,
 }
@@ -55,7 +55,7 @@ pub struct Range<'t> {
 impl<'t> Range<'t> {
     pub fn open(table: &'t Table<Deliveries>, snapshot: &'t Latest, index: Index) -> Result<Self, Error> {
         Ok(Range {
-            scan: Scan::open_for_entries(table, index.object(), snapshot, index.conditions())?,
+            scan: Scan::open_for_entries(table, index.object(), snapshot, 3)?,
             index,
             table,
             snapshot,
@@ -79,7 +79,7 @@ impl<'t> Range<'t> {
     }
 
     /// Walks over the entries of `topic` from `first` to `last`, or the other way, shows each row that is there to
-    /// `visit`, and stops when that says so, or at the limits. By key it is always all of the topic.
+    /// `visit`, and stops when that says so, or at the limits.
     pub fn walk(
         &mut self,
         topic: Text<'_>,
@@ -114,16 +114,12 @@ impl<'t> Range<'t> {
 
     fn start(&mut self, topic: Text<'_>, first: i64, last: i64, direction: Direction) {
         let (from, to) = match self.index {
-            Index::Ready | Index::Dead => (pg_sys::F_INT8GE, pg_sys::F_INT8LE),
+            Index::Ready | Index::Parked | Index::Dead => (pg_sys::F_INT8GE, pg_sys::F_INT8LE),
             Index::Waiting => (pg_sys::F_TIMESTAMPTZ_GE, pg_sys::F_TIMESTAMPTZ_LE),
-            Index::Later => return self.go([Key::text(1, &topic)], direction),
         };
         let from = Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, from, &first);
         let to = Key::new(2, pg_sys::BTLessEqualStrategyNumber, to, &last);
-        self.go([Key::text(1, &topic), from, to], direction);
-    }
-
-    fn go<const N: usize>(&mut self, keys: [Key; N], direction: Direction) {
+        let keys = [Key::text(1, &topic), from, to];
         match direction {
             Direction::Forward => self.scan.start(keys),
             Direction::Backward => self.scan.start_backward(keys),
@@ -136,13 +132,8 @@ impl Index {
         match self {
             Index::Ready => Object::DeliveryReady,
             Index::Waiting => Object::DeliveryWaitingTopic,
-            Index::Later => Object::DeliveryKeyLater,
+            Index::Parked => Object::DeliveryParked,
             Index::Dead => Object::DeliveryDead,
         }
-    }
-
-    /// How many conditions a walk makes.
-    fn conditions(self) -> usize {
-        if self == Index::Later { 1 } else { 3 }
     }
 }

@@ -67,7 +67,7 @@ impl Tables {
 pub struct Survey<'t> {
     ready: Range<'t>,
     waiting: Range<'t>,
-    later: Range<'t>,
+    parked: Range<'t>,
     dead: Range<'t>,
     bodies: Lookup<'t, Envelopes>,
     rules: TopicRules<'t>,
@@ -88,7 +88,7 @@ impl<'t> Survey<'t> {
         Ok(Survey {
             ready: Range::open(&tables.deliveries, snapshot, Index::Ready)?,
             waiting: Range::open(&tables.deliveries, snapshot, Index::Waiting)?,
-            later: Range::open(&tables.deliveries, snapshot, Index::Later)?,
+            parked: Range::open(&tables.deliveries, snapshot, Index::Parked)?,
             dead: Range::open(&tables.deliveries, snapshot, Index::Dead)?,
             bodies: Lookup::open(&tables.envelopes, snapshot)?,
             rules: TopicRules::new(&tables.topics, snapshot),
@@ -122,7 +122,7 @@ impl<'t> Survey<'t> {
             seen.stock.oldest = self.oldest_of(&seen);
             stocks.push((topic, seen.stock));
         }
-        for index in [Index::Ready, Index::Waiting, Index::Later, Index::Dead] {
+        for index in [Index::Ready, Index::Waiting, Index::Parked, Index::Dead] {
             let mut spans: HashMap<Vec<u8>, Vec<Span>> = HashMap::new();
             for Ahead { place, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
                 let topic = stocks[*place].0.bytes().to_vec();
@@ -156,14 +156,11 @@ impl<'t> Survey<'t> {
             (Index::Ready, passed.number, END, State::Ready),
             (Index::Waiting, passed.due, now, State::Ready),
             (Index::Waiting, now.saturating_add(1), END, State::Waiting),
-            (Index::Later, BEGINNING, END, State::Ready),
+            (Index::Parked, BEGINNING, END, State::Ready),
             (Index::Dead, BEGINNING, END, State::Dead),
         ] {
             let mut visit = |row: RowOfEntry<'_, '_>| {
-                let row = row.read();
-                if is_of(index, &row) {
-                    seen.count(&row);
-                }
+                seen.count(&row.read());
                 ControlFlow::Continue(())
             };
             let range = self.range(index);
@@ -196,21 +193,16 @@ impl<'t> Survey<'t> {
         let mut sample = |range: &mut Range<'_>, from: i64, direction: Direction| {
             let visit = |row: RowOfEntry<'_, '_>| {
                 let row = row.read();
-                rows += i64::from(is_of(index, &row) && row.state(now, max_attempts) == rest.state);
+                rows += i64::from(row.state(now, max_attempts) == rest.state);
                 ControlFlow::Continue(())
             };
             sampled += range.walk(topic, (from, to), direction, SAMPLE, visit).entries;
         };
-        if index == Index::Later {
-            sample(range, BEGINNING, Direction::Forward);
-            sample(range, BEGINNING, Direction::Backward);
-        } else {
-            let from = rest.left_at;
-            let end = range.walk(topic, (from, to), Direction::Backward, ONE, |_| ControlFlow::Continue(()));
-            let reach = end.left_at.map_or(0, |end| end - from);
-            for part in 1..=SAMPLES {
-                sample(range, from + reach / (SAMPLES + 1) * part, Direction::Forward);
-            }
+        let from = rest.left_at;
+        let end = range.walk(topic, (from, to), Direction::Backward, ONE, |_| ControlFlow::Continue(()));
+        let reach = end.left_at.map_or(0, |end| end - from);
+        for part in 1..=SAMPLES {
+            sample(range, from + reach / (SAMPLES + 1) * part, Direction::Forward);
         }
         if sampled == 0 {
             return Ok(0);
@@ -222,7 +214,7 @@ impl<'t> Survey<'t> {
         match index {
             Index::Ready => &mut self.ready,
             Index::Waiting => &mut self.waiting,
-            Index::Later => &mut self.later,
+            Index::Parked => &mut self.parked,
             Index::Dead => &mut self.dead,
         }
     }
@@ -262,11 +254,6 @@ impl<'t> Survey<'t> {
             .and_then(|(seq, due)| due.or_else(|| self.bodies.find(seq).map(|body| body.row.occurred_at)));
         first.into_iter().chain(seen.longest_due).min()
     }
-}
-
-/// True unless the row is counted by another index.
-fn is_of(index: Index, row: &Delivery<'_>) -> bool {
-    index != Index::Later || row.place == Place::Parked
 }
 
 /// Where a walk has stopped before the end of what it should count.

@@ -13,11 +13,12 @@ use std::cell::Cell;
 type Holds = fn(Shelf) -> bool;
 
 /// Our partial indexes, and which rows they hold.
-const PARTIAL: [(Object, Holds); 7] = [
+const PARTIAL: [(Object, Holds); 8] = [
     (Object::DeliveryReady, |shelf| shelf.place == Place::Ready),
     (Object::DeliveryWaiting, |shelf| shelf.place == Place::Waiting),
     (Object::DeliveryWaitingTopic, |shelf| shelf.place == Place::Waiting),
     (Object::DeliveryDead, |shelf| shelf.place == Place::Dead),
+    (Object::DeliveryParked, |shelf| shelf.place == Place::Parked),
     (Object::DeliveryKeyReady, |shelf| shelf.keyed && shelf.place == Place::Ready),
     (Object::DeliveryKeyLater, |shelf| shelf.keyed && matches!(shelf.place, Place::Waiting | Place::Parked)),
     (Object::DeliveryKeyDead, |shelf| shelf.keyed && shelf.place == Place::Dead),

@@ -32,6 +32,9 @@ class Filled:
         self.token, self.strict_token = leases[self.leased].token, leases[self.strict].token
         self.delayed = append(db, available_at="2100-01-01")
         self.ready = rows(db, "append_batch", "orders", BATCH)
+        self.head, self.behind = append(db, "chained", key="k"), append(db, "chained", key="k")
+        (self.head_token,) = [m.token for m in claim(db, "chained", batch_size=1, lease_seconds=43200)]
+        assert claim(db, "chained") == [] and one(db, "SELECT count(*) FROM outbox.delivery WHERE place = 'k'") == 1
         assert value(db, "consume_once", "mail", self.delivered)
         self.rows = db.execute(EVERYTHING).fetchall()
         self.markers = db.execute("TABLE outbox.processed").fetchall()
@@ -48,6 +51,9 @@ class Filled:
         assert value(db, "fail", self.strict_token, "no") == "dead"  # the topic allows one attempt
         assert not value(db, "consume_once", "mail", self.delivered)
         assert append(db, id=self.delivered) == self.delivered
+        assert claim(db, "chained") == [] and value(db, "complete", self.head_token)
+        (behind,) = claim(db, "chained")
+        assert behind.id == self.behind and value(db, "complete", behind.token)
         assert value(db, "retry_dead", self.dead)
         new = append(db)
         batch = [row[0] for row in rows(db, "append_batch", "orders", BATCH)]
@@ -57,7 +63,7 @@ class Filled:
         assert all(done for _, done in rows(db, "complete_batch", [m.token for m in leased]))
         assert states(db)[self.delayed] == states(db)[self.failed] == "waiting"
         long_ago(db)
-        assert value(db, "purge") == len(arrived) + 3
+        assert value(db, "purge") == len(arrived) + 5
 
 
 @pytest.fixture

@@ -298,6 +298,9 @@ SELECT count(outbox.append('orders', 'e', to_jsonb('a' || n), key => 'a')) FROM 
 SELECT pg_temp.add('b1 -1 b2 -2 b3');
 SELECT pg_temp.take(1), pg_temp.take(1), pg_temp.take(1), pg_temp.take(), pg_temp.take();
 SELECT place, count(*) FROM outbox.delivery GROUP BY place ORDER BY place;
+-- All of them are ready, in both views.
+SELECT ready, leased, waiting, dead FROM outbox.stats WHERE topic = 'orders';
+SELECT state, count(*) FROM outbox.message GROUP BY state ORDER BY state;
 SELECT count(outbox.release(token)) FROM lease;
 CREATE TEMP TABLE delivery AS SELECT 0 AS number, '' AS message LIMIT 0;
 DO $$
