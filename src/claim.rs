@@ -189,6 +189,9 @@ fn look(
     if !is_vain {
         return Ok(Looked::Found(Found::Something { more }));
     }
+    if claim.wait_seconds == 0 {
+        return Ok(Looked::Found(Found::Nothing { next: next_end }));
+    }
     let next_due = scan::next_due(&tables.deliveries, &snapshot, claim.topic, now)?;
     let next = next_due.into_iter().chain([next_end]).min().unwrap_or(next_end);
     Ok(Looked::Found(Found::Nothing { next }))
