@@ -57,7 +57,7 @@ HOLDS = ["python-1:before:2", "rust-1:after:2"]  # the workers to be killed, see
 TORTURE_CONF = {"outbox.max_attempts": 20, "outbox.backoff_max_seconds": 1}
 BALANCED = """\
 The books balance: no message was lost, invented, changed, early or invoiced twice,
-and none had two leases at a time."""
+none had two leases at a time, and none overtook an older one of its key."""
 
 
 def say(text=""):

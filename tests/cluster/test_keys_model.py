@@ -10,6 +10,7 @@ afterwards everything can be delivered. For these one topic has block_on_dead se
 
 import collections
 import random
+import subprocess
 import threading
 import time
 from datetime import datetime, timezone
@@ -220,6 +221,24 @@ def test_each_key_is_delivered_in_order(server, database, db, request, seed):
     functions = collections.Counter((c.function, c.counted) for t in world.transactions for c in t.calls if t.committed)
     print(functions)
     assert all(functions[f, True] > 10 for f in ("complete", "fail", "release", "abandon", "retry_dead", "claim"))
+
+
+HAMMER = """
+    SELECT outbox.append('c', 't', '1', key => 'k' || (random() * 2)::int);
+    SELECT coalesce(array_agg(token), '{}') AS ids FROM outbox.claim('w', 'c', 3) \\gset
+    SELECT count(*) FROM outbox.complete_batch(':ids'::uuid[]);
+"""
+
+
+def test_nothing_is_left_behind_where_everybody_wants_the_same_keys(server, database, db, request):
+    """Claims park behind messages that others complete at the same moment; as fast as it goes."""
+    seconds = max(5, request.config.getoption("--seconds") // 3)
+    command = [server.bin("pgbench"), "-n", "-c", "6", "-j", "2", "-T", str(seconds), "-f", "/dev/stdin", database]
+    done = subprocess.run(command, input=HAMMER, capture_output=True, env=server.env, text=True)
+    assert done.returncode == 0 and "number of failed transactions: 0" in done.stdout, done.stdout + done.stderr
+    assert one(db, STUCK) == 0
+    deliver_the_rest(db)
+    check_storage(db)
 
 
 def deliver_the_rest(db):
