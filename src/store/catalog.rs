@@ -29,12 +29,14 @@ pub enum Object {
     ProcessedPkey,
     Topic,
     TopicPkey,
+    Access,
+    AccessPkey,
     Arrival,
     Claimed,
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 19] = [
+const NAMES: [&CStr; 21] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",
@@ -52,6 +54,8 @@ const NAMES: [&CStr; 19] = [
     c"processed_pkey",
     c"topic",
     c"topic_pkey",
+    c"access",
+    c"access_pkey",
     c"arrival",
     c"claimed",
 ];
