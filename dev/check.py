@@ -19,7 +19,7 @@ import setup
 SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
-OPERATIONS = {"append", "claim", "settle", "dead_letter", "inbox", "stats", "status", "topic", "purge"}
+OPERATIONS = {"access", "append", "claim", "settle", "dead_letter", "inbox", "stats", "status", "topic", "purge"}
 PURE = {"floor", "places", "waiters", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},

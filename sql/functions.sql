@@ -153,6 +153,22 @@ AS 'MODULE_PATHNAME', 'set_topic_wrapper';
 COMMENT ON FUNCTION outbox.set_topic IS
 'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
 
+CREATE FUNCTION outbox.grant_access (role_name pg_catalog.text, capability pg_catalog.text)
+RETURNS pg_catalog.void
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'grant_access_wrapper';
+
+COMMENT ON FUNCTION outbox.grant_access IS
+'Grants an existing role the privileges of a capability: producer (append), worker (claim, answer, consume_once), operator (topics, dead letters, purge, access, all views), monitor (stats and status), or producer:topic and worker:topic for one topic more. Errors: 22004, 22023 (unknown capability), 42704 (no such role), 25006.';
+
+CREATE FUNCTION outbox.revoke_access (role_name pg_catalog.text, capability pg_catalog.text)
+RETURNS pg_catalog.void
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'revoke_access_wrapper';
+
+COMMENT ON FUNCTION outbox.revoke_access IS
+'Takes what outbox.grant_access() has granted: a capability with all its topics, or one topic of it. Does nothing if the role has not got it, or has it for all topics and is to lose one. Errors: 22004, 22023 (unknown capability), 42704 (no such role), 25006.';
+
 CREATE FUNCTION outbox.read_stats ()
 RETURNS TABLE (
     topic pg_catalog.text,

@@ -99,6 +99,15 @@ CREATE TABLE outbox.topic (
     CONSTRAINT topic_pkey PRIMARY KEY (topic)
 );
 
+-- Topics that a role's capability is limited to; outbox.grant_access() writes it. A role's name is looked up when a
+-- dump is restored, and here it is kept as a number, so that renaming a role changes nothing.
+CREATE TABLE outbox.access (
+    role pg_catalog.regrole NOT NULL,
+    capability pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+    CONSTRAINT access_pkey PRIMARY KEY (role, capability, topic)
+);
+
 -- What claim returns. Its columns may grow at the end, never change.
 CREATE TYPE outbox.claimed AS (
     id pg_catalog.uuid,
@@ -119,6 +128,7 @@ COMMENT ON TABLE outbox.delivery IS 'What is still to be done for a message: rea
 COMMENT ON TABLE outbox.receipt IS 'What is left of deliveries that were completed together. Private; read outbox.message.';
 COMMENT ON TABLE outbox.processed IS 'Markers of outbox.consume_once(): consumer has applied the effect of message_id. outbox.purge() removes them.';
 COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something; NULL means: as the setting of that name';
+COMMENT ON TABLE outbox.access IS 'Topics that a role may append to or work on, if not all. Private; use outbox.grant_access().';
 COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
 COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token';
 COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, k parked behind an older message of its key, x dead';
@@ -133,3 +143,6 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.delivery', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.receipt', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.processed', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.topic', '');
+-- But nothing about roles that are gone.
+SELECT pg_catalog.pg_extension_config_dump('outbox.access',
+    'WHERE role::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (SELECT r.oid FROM pg_catalog.pg_roles AS r)');

@@ -9,7 +9,7 @@ use crate::store::procedure::Call;
 use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
-use crate::{append, claim, dead_letter, inbox, purge, settle, stats, status, topic};
+use crate::{access, append, claim, dead_letter, inbox, purge, settle, stats, status, topic};
 use pgrx::Uuid;
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -145,6 +145,18 @@ fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
 fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
     writing(c"outbox.set_topic()");
     Ok(topic::set_topic(topic, settings)?)
+}
+
+#[pg_extern(sql = false)]
+fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
+    writing(c"outbox.grant_access()");
+    Ok(access::grant_access(role_name, capability)?)
+}
+
+#[pg_extern(sql = false)]
+fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
+    writing(c"outbox.revoke_access()");
+    Ok(access::revoke_access(role_name, capability)?)
 }
 
 #[pg_extern(sql = false)]

@@ -7,6 +7,7 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::settings;
 use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place};
+use crate::store::rights::{self, Right};
 use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters, parse_uuid};
 use crate::store::{arrival, server, shared};
@@ -34,6 +35,7 @@ struct Message<'a> {
 pub fn append(topic: Option<Text<'_>>, message: Draft<'_>) -> Result<Uuid, Error> {
     let topic = argument::required("topic", topic)?;
     argument::name("topic", topic.letters())?;
+    rights::topics(Right::Producer)?.check(topic)?;
     let mut ids = store(topic, &[checked(message)?])?;
     Ok(ids.swap_remove(0))
 }
@@ -43,6 +45,7 @@ pub fn append_batch(topic: Option<Text<'_>>, messages: Option<Json<'_>>) -> Resu
     let topic = argument::required("topic", topic)?;
     let messages = argument::required("messages", messages)?;
     argument::name("topic", topic.letters())?;
+    rights::topics(Right::Producer)?.check(topic)?;
     let elements = messages.elements().ok_or(Fault::NotAnArray("messages"))?;
     argument::array("messages", 1, elements.len())?;
     let mut batch = Vec::with_capacity(elements.len());

@@ -30,6 +30,7 @@ pub enum Fault {
     NotAnArray(&'static str),
     /// A key, and those that are known.
     UnknownKey(String, &'static str),
+    UnknownCapability(String),
     NotText(&'static str),
     NotWhole(&'static str, i32, i32),
     NotBoolean(&'static str),
@@ -40,11 +41,7 @@ pub enum Fault {
 impl Fault {
     /// A key of a JSON object that is none of `known`, shortened.
     pub fn unknown_key(key: Letters<'_>, known: &'static str) -> Fault {
-        let key: String = match key {
-            Ok(text) => text.chars().take(64).collect(),
-            Err(bytes) => bytes.escape_ascii().map(char::from).take(64).collect(),
-        };
-        Fault::UnknownKey(key, known)
+        Fault::UnknownKey(shown(key), known)
     }
 }
 
@@ -55,6 +52,14 @@ pub fn required<T>(argument: &'static str, value: Option<T>) -> Result<T, Fault>
 
 /// Text as a database holds it: characters if its encoding is UTF8, else bytes of which only ASCII is understood.
 pub type Letters<'a> = Result<&'a str, &'a [u8]>;
+
+/// Text as an error message repeats it: shortened.
+pub fn shown(letters: Letters<'_>) -> String {
+    match letters {
+        Ok(text) => text.chars().take(64).collect(),
+        Err(bytes) => bytes.escape_ascii().map(char::from).take(64).collect(),
+    }
+}
 
 /// A topic, type, key, owner or consumer: 1 to 255 bytes, not only white space, no control characters.
 pub fn name(argument: &'static str, letters: Letters<'_>) -> Result<(), Fault> {

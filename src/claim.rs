@@ -10,6 +10,7 @@ use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
 use crate::store::procedure::Call;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
+use crate::store::rights::{self, Right};
 use crate::store::rows::{Caller, ClaimedRows};
 use crate::store::scan::{self, ById, Lookup, Scan, TopicRules};
 use crate::store::server::{self, Meter};
@@ -74,6 +75,8 @@ fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
         value.map(|value| argument::within(name, value, range)).transpose()
     };
     let wait_seconds = argument::required("wait_seconds", request.wait_seconds)?;
+    let rights = rights::topics(Right::Worker)?;
+    request.topic.map_or_else(|| rights.check_all(), |topic| rights.check(topic))?;
     Ok(Claim {
         owner,
         topic: request.topic,

@@ -14,6 +14,9 @@ pub enum Error {
     Version(Option<String>),
     /// A set-returning function was called where no set can be taken.
     NoSet,
+    /// The current user's capability does not extend to this topic, or to all topics.
+    Denied(&'static str, Option<String>),
+    NoRole(String),
     /// Text that is no uuid, and not even ASCII.
     MalformedUuid,
 }
@@ -93,6 +96,17 @@ impl Report {
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "set-valued function called in context that cannot accept a set".into(),
             ),
+            Error::Denied(capability, topic) => Report::new(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                match topic {
+                    Some(topic) => format!("permission denied for topic \"{topic}\""),
+                    None => "permission denied for messages of any topic".into(),
+                },
+            )
+            .hint(format!("The role has the capability {capability} for certain topics only.")),
+            Error::NoRole(name) => {
+                Report::new(Code::ERRCODE_UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
+            }
             Error::MalformedUuid => Report::new(
                 Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
                 "invalid input syntax for type uuid".into(),
@@ -132,6 +146,9 @@ impl Report {
             Fault::UnknownKey(key, known) => {
                 Report::invalid(format!("unknown key \"{key}\"")).hint(format!("The keys are {known}."))
             }
+            Fault::UnknownCapability(name) => Report::invalid(format!("unknown capability \"{name}\"")).hint(
+                "The capabilities are producer, worker, operator, monitor, producer:topic and worker:topic.",
+            ),
             Fault::NotText(name) => Report::invalid(format!("{name} must be a JSON string")),
             Fault::NotWhole(name, least, most) => {
                 Report::invalid(format!("{name} must be a whole number between {least} and {most}"))

@@ -24,6 +24,7 @@
 mod api;
 mod worker;
 
+mod access;
 mod append;
 mod claim;
 mod dead_letter;

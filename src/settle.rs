@@ -8,6 +8,7 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys::{self, Ended};
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
+use crate::store::rights::{self, Right};
 use crate::store::rows::{AnswerRows, Caller};
 use crate::store::scan::{Lookup, TopicRules};
 use crate::store::snapshot::Latest;
@@ -108,6 +109,7 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
             return Ok(None);
         };
         let mut row: Delivery<'_> = found.row;
+        rights::topics(Right::Worker)?.check(row.topic)?;
         let mut rules = TopicRules::new(&topics, &snapshot);
         let topic = rules.of(row.topic)?;
         let now = server::clock();
@@ -279,6 +281,7 @@ fn take(
     if !found.row.holds(lease) {
         return Ok(Taken::Stale);
     }
+    rights::topics(Right::Worker)?.check(found.row.topic)?;
     if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
         return Ok(Taken::Changed);
     }

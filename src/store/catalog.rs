@@ -30,12 +30,14 @@ pub enum Object {
     ProcessedPkey,
     Topic,
     TopicPkey,
+    Access,
+    AccessPkey,
     Arrival,
     Claimed,
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 20] = [
+const NAMES: [&CStr; 24] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",
@@ -54,6 +56,8 @@ const NAMES: [&CStr; 20] = [
     c"processed_pkey",
     c"topic",
     c"topic_pkey",
+    c"access",
+    c"access_pkey",
     c"arrival",
     c"claimed",
 ];

@@ -22,6 +22,7 @@ pub mod procedure;
 pub mod process;
 mod range;
 pub mod record;
+pub mod rights;
 pub mod rows;
 pub mod scan;
 pub mod server;

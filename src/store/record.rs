@@ -343,3 +343,30 @@ impl Read for Topics {
         }
     }
 }
+
+/// A topic that a role's right is limited to, see `rights.rs`.
+#[derive(Clone, Copy)]
+pub struct Limit<'a> {
+    pub role: pg_sys::Oid,
+    pub capability: Text<'a>,
+    pub topic: Text<'a>,
+}
+
+pub enum Limits {}
+
+impl Record for Limits {
+    const TABLE: Object = Object::Access;
+    type Row<'a> = Limit<'a>;
+}
+
+impl Read for Limits {
+    fn read<'a>(fields: &Fields<'a>) -> Limit<'a> {
+        Limit { role: fields.get(0), capability: fields.get(1), topic: fields.get(2) }
+    }
+}
+
+impl Write for Limits {
+    fn write(row: &Limit<'_>, fields: &mut FieldsMut<'_>) {
+        fields.put(&row.role).put(&row.capability).put(&row.topic);
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::arrival;
 use super::catalog::{self, Object};
-use super::record::{Deliveries, Delivery, Envelope, Envelopes, Fields, Read, TopicRow, Topics};
+use super::record::{Deliveries, Delivery, Envelope, Envelopes, Fields, Limits, Read, TopicRow, Topics};
 use super::snapshot::Latest;
 use super::table::{Access, Against, Outcome, RowId, Table, Wait};
 use super::value::{Column, Text, Time};
@@ -163,6 +163,15 @@ impl RowOfEntry<'_, '_> {
         // SAFETY: the slot holds the row, pinned, until the scan moves on.
         unsafe { pg_sys::slot_getallattrs(self.0.slot) };
         self.0.found().row
+    }
+}
+
+impl<'t> Scan<'t, Limits> {
+    /// All of them.
+    pub fn limits(table: &'t Table<Limits>, snapshot: &'t Latest) -> Result<Self, Error> {
+        let mut scan = Scan::open(table, Object::AccessPkey, snapshot, 0)?;
+        scan.start([]);
+        Ok(scan)
     }
 }
 

@@ -48,6 +48,8 @@ pub enum Against {
 pub enum Access {
     Read,
     Write,
+    /// Writing while nobody else does.
+    Alone,
 }
 
 impl Access {
@@ -55,6 +57,7 @@ impl Access {
         match self {
             Access::Read => pg_sys::AccessShareLock,
             Access::Write => pg_sys::RowExclusiveLock,
+            Access::Alone => pg_sys::ShareRowExclusiveLock,
         }
     }
 }

@@ -167,6 +167,15 @@ macro_rules! by_value {
 }
 by_value!(i64, i32, i16, i8);
 
+impl Column<'_> for pg_sys::Oid {
+    fn datum(&self) -> pg_sys::Datum {
+        pg_sys::Datum::from(*self)
+    }
+    unsafe fn from_datum(datum: pg_sys::Datum) -> Self {
+        pg_sys::Oid::from(datum.value() as u32)
+    }
+}
+
 impl Column<'_> for bool {
     fn datum(&self) -> pg_sys::Datum {
         pg_sys::Datum::from(*self)

@@ -38,6 +38,8 @@ CALLS = {  # every function that writes, with arguments that pass its checks
     "pause": ("t",),
     "resume": ("t",),
     "set_topic": ("t", "{}"),
+    "grant_access": ("pg_monitor", "monitor"),
+    "revoke_access": ("pg_monitor", "monitor"),
     "purge": (),
 }
 

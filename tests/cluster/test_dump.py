@@ -36,6 +36,11 @@ class Filled:
         (self.head_token,) = [m.token for m in claim(db, "chained", batch_size=1, lease_seconds=43200)]
         assert claim(db, "chained") == [] and one(db, "SELECT count(*) FROM outbox.delivery WHERE place = 'k'") == 1
         assert value(db, "consume_once", "mail", self.delivered)
+        for role in "teller", "boss":
+            if not one(db, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = %s)", role):
+                db.execute(f"CREATE ROLE {role}")
+        for role, capability in ("teller", "producer:orders"), ("teller", "monitor"), ("boss", "operator"):
+            value(db, "grant_access", role, capability)
         self.rows = db.execute(EVERYTHING).fetchall()
         self.markers = db.execute("TABLE outbox.processed").fetchall()
         assert {row[-1] for row in self.rows} == {"ready", "leased", "waiting", "delivered", "dead"}
@@ -44,8 +49,28 @@ class Filled:
         assert db.execute(EVERYTHING).fetchall() == self.rows
         assert db.execute("TABLE outbox.processed").fetchall() == self.markers
 
-    def goes_on_in(self, db):
+    def gives_access_in(self, db):
+        assert one(db, "SELECT count(*) FROM outbox.access") == 1
+        with db.transaction(force_rollback=True):
+            db.execute("SET LOCAL ROLE boss")
+            value(db, "grant_access", "teller", "worker:orders")
+            db.execute("SET LOCAL ROLE teller")
+            append(db, "orders")
+            assert len(claim(db, "orders")) > 0
+            db.execute("SELECT * FROM outbox.stats, outbox.status")
+            for refused in "append", "claim", "message":
+                with pytest.raises(psycopg.errors.InsufficientPrivilege), db.transaction():
+                    if refused == "append":
+                        append(db, "bills")
+                    elif refused == "claim":
+                        claim(db)
+                    else:
+                        db.execute("SELECT * FROM outbox.message")
+
+    def goes_on_in(self, db, with_access=True):
         self.is_whole_in(db)
+        if with_access:
+            self.gives_access_in(db)
         assert value(db, "complete", self.token)
         assert not value(db, "complete", self.token)
         assert value(db, "fail", self.strict_token, "no") == "dead"  # the topic allows one attempt
@@ -95,7 +120,7 @@ def test_a_parallel_restore_of_data_alone(server, database, db, filled):
     server.createdb("fresh", extension="outbox")
     server.as_user("pg_restore", "--exit-on-error", "--data-only", "--jobs=2", "-d", "fresh", place)
     with server.connect("fresh", autocommit=True) as fresh:
-        filled.goes_on_in(fresh)
+        filled.goes_on_in(fresh, with_access=False)  # privileges are no data
     server.psql("DROP DATABASE fresh WITH (FORCE)")
 
 

@@ -72,6 +72,52 @@ def test_prepared_statements(connect):
         assert value(worker, "complete", leased.token)
 
 
+def test_a_session_that_serves_roles_with_different_rights(connect):
+    """As a pool does that sets the role per transaction; rights change meanwhile, and nobody acts with another's."""
+    operator, pooled = connect(), connect(prepare_threshold=0)
+    may = {"desk": {"orders"}, "till": {"bills"}, "counter": {"orders", "bills"}, "house": {"orders", "bills", "other"}}
+    try:
+        for role, topics in may.items():
+            operator.execute(f"CREATE ROLE {role}")
+            for topic in topics if role != "house" else [None]:
+                for capability in "producer", "worker":
+                    value(operator, "grant_access", role, f"{capability}:{topic}" if topic else capability)
+
+        def works(role, topic):
+            try:
+                with pooled.transaction():
+                    pooled.execute(f"SET LOCAL ROLE {role}")
+                    append(pooled, topic)
+                    (lease,) = claim(pooled, topic, batch_size=1)
+                    assert value(pooled, "complete", lease.token)
+                return True
+            except psycopg.errors.InsufficientPrivilege as error:
+                assert topic in str(error)
+                return False
+
+        for _ in range(3):
+            for role, topics in may.items():
+                assert {topic for topic in may["house"] if works(role, topic)} == topics
+        for capability in "producer", "worker":
+            value(operator, "grant_access", "till", f"{capability}:other")
+            value(operator, "revoke_access", "till", f"{capability}:bills")
+        assert {topic for topic in may["house"] if works("till", topic)} == {"other"}
+        assert {topic for topic in may["house"] if works("desk", topic)} == {"orders"}
+        # a lease that one role took is not for another to answer
+        append(operator, "bills")
+        with pooled.transaction():
+            pooled.execute("SET LOCAL ROLE counter")
+            (lease,) = claim(pooled, "bills")
+        for answer in "complete", "fail", "release":
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), pooled.transaction():
+                pooled.execute("SET LOCAL ROLE desk")
+                value(pooled, answer, lease.token)
+        assert value(pooled, "complete", lease.token)
+    finally:
+        for role in may:
+            operator.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_a_session_goes_on_after_drop_and_create_extension(connect):
     operator, worker = connect(), connect(prepare_threshold=0)
     for function, arguments in CALLS.items():  # every cache is filled

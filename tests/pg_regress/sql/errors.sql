@@ -263,6 +263,8 @@ SELECT statement, pg_temp.try(statement) FROM unnest(ARRAY[
   $$SELECT outbox.pause('t')$$,
   $$SELECT outbox.resume('t')$$,
   $$SELECT outbox.set_topic('t', '{}')$$,
+  $$SELECT outbox.grant_access('pg_monitor', 'monitor')$$,
+  $$SELECT outbox.revoke_access('pg_monitor', 'monitor')$$,
   $$SELECT outbox.purge()$$,
   $$SELECT * FROM outbox.stats$$,
   $$SELECT * FROM outbox.status$$,

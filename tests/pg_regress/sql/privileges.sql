@@ -1,6 +1,7 @@
 -- privileges: nothing for PUBLIC; EXECUTE on a function suffices for that one; no search_path captures a call.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 CREATE ROLE regress_outbox_role;
+CREATE ROLE regress_outbox_other;
 
 CREATE FUNCTION pg_temp.try(statement text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -28,6 +29,8 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('pause', $$SELECT outbox.pause('other')$$),
   ('resume', $$SELECT outbox.resume('other')$$),
   ('set_topic', $$SELECT outbox.set_topic('other', '{"batch_size": 1}')$$),
+  ('grant_access', $$SELECT outbox.grant_access('regress_outbox_other', 'monitor')$$),
+  ('revoke_access', $$SELECT outbox.revoke_access('regress_outbox_other', 'monitor')$$),
   ('read_stats', $$SELECT * FROM outbox.read_stats()$$),
   ('read_status', $$SELECT * FROM outbox.read_status()$$),
   ('purge', $$SELECT outbox.purge()$$)) AS v (function, statement);
@@ -87,7 +90,7 @@ END $$;
 SELECT function, itself, others FROM call, pg_temp.only(function);
 
 -- What runs with the owner's rights, and with which search_path.
-SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef;
+SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef ORDER BY proname;
 -- Nobody but the owner has been granted anything, on whatever object.
 SELECT kind, name, grantee, privilege_type FROM (
   SELECT 'schema' AS kind, nspname AS name, nspowner AS owner, coalesce(nspacl, acldefault('n', nspowner)) AS acl
@@ -176,4 +179,4 @@ SELECT payload, outbox.complete(token) FROM outbox.claim('worker');
 SELECT outbox.purge();
 RESET search_path;
 DROP OWNED BY regress_outbox_role CASCADE;
-DROP ROLE regress_outbox_role;
+DROP ROLE regress_outbox_role, regress_outbox_other;
