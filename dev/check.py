@@ -19,8 +19,10 @@ import setup
 SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
-OPERATIONS = {"access", "append", "claim", "settle", "dead_letter", "inbox", "stats", "status", "topic", "purge"}
-PURE = {"floor", "places", "waiters", "backoff", "receipt", "token", "argument"}
+OPERATIONS = {
+    "access", "append", "claim", "settle", "dead_letter", "inbox", "notify", "purge", "stats", "status", "topic",
+}  # fmt: skip
+PURE = {"floor", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},
@@ -29,7 +31,7 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "floor", "places", "waiters", "argument"},
+    "store": {"error", "floor", "places", "waiters", "board", "argument"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }

@@ -17,9 +17,10 @@
 //! Messages of one key follow each other: `keys.rs` says how.
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, topic, purge), which never use each other; operations -> keys, store, pure modules, settings, wake, error; keys
-//! -> store, error; settings -> store; store -> error, floor, places, waiters. The pure modules (argument, backoff, floor,
-//! places, receipt, token, waiters) use no pgrx, and of ours only each other.
+//! inbox, topic, purge, stats, status, notify), which never use each other; operations -> keys, store, pure modules,
+//! settings, wake, error; keys -> store, error; settings -> store; store -> error, argument, board, floor, places, waiters.
+//! The pure modules (argument, backoff, board, floor, places, receipt, token, waiters) use no pgrx, and of ours only each
+//! other.
 
 mod api;
 mod worker;
@@ -29,6 +30,7 @@ mod append;
 mod claim;
 mod dead_letter;
 mod inbox;
+mod notify;
 mod purge;
 mod settle;
 mod stats;
@@ -44,6 +46,7 @@ mod wake;
 
 mod argument;
 mod backoff;
+mod board;
 mod floor;
 mod places;
 mod receipt;

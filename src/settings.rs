@@ -2,6 +2,7 @@
 //!
 //! Where a topic may override a setting, the accessor takes what operators have set for the topic.
 
+use crate::store::listeners;
 use crate::store::record::TopicRow;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
@@ -86,6 +87,11 @@ pub fn purges(database: &str) -> bool {
     let list = DATABASES.get().map_or_else(String::new, |list| list.to_string_lossy().into_owned());
     let mut names = list.split(',').map(str::trim).filter(|name| !name.is_empty()).peekable();
     names.peek().is_none() || names.any(|name| name == database)
+}
+
+/// Whether commits are announced by NOTIFY.
+pub fn notify() -> bool {
+    listeners::ENABLED.get()
 }
 
 /// Defines all settings and reserves their prefix.
@@ -178,6 +184,14 @@ pub fn register() {
         c"Databases that the background purge visits, separated by commas.",
         c"Empty means every database that allows connections and has the extension.",
         &DATABASES,
+        Sighup,
+        GucFlags::empty(),
+    );
+    GucRegistry::define_bool_guc(
+        c"outbox.notify",
+        c"Announces by NOTIFY that there are messages to claim.",
+        c"On channel outbox, with the topic as payload, sent by a background worker after the commit.",
+        &listeners::ENABLED,
         Sighup,
         GucFlags::empty(),
     );

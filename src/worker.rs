@@ -1,14 +1,19 @@
-//! The optional background purge: a launcher, and a short-lived worker per database and visit.
+//! What runs in processes of its own. Correctness never depends on any of this.
 //!
+//! The optional background purge: a launcher, and a short-lived worker per database and visit.
 //! The launcher exists only when the library is preloaded. Every `outbox.purge_interval_seconds` it starts, one after
 //! the other, a worker for each database; the worker purges in bounded batches, one transaction each, and ends, so no
 //! permanent connection blocks DROP DATABASE. An error ends the process that met it: a visit is repeated at the next
-//! interval, a launcher is started again by the postmaster. Correctness never depends on any of this.
+//! interval, a launcher is started again by the postmaster.
+//!
+//! The optional notifier, one per database, started by a commit that finds none: it sends the NOTIFYs and ends when
+//! there was nothing to tell for a while, or somebody wants the database for himself.
 
 use crate::purge::{self, Purged};
-use crate::settings;
+use crate::store::listeners::Notifier;
 use crate::store::value::Time;
 use crate::store::{catalog, process, server, shared};
+use crate::{notify, settings};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -36,8 +41,16 @@ pub fn register() {
     }
 }
 
+/// Time between two NOTIFYs for one topic, in microseconds: seldom enough for any rate of commits.
+const DEBOUNCE: i64 = 100_000;
+/// How long the notifier stays while there is nothing to tell, in seconds.
+const LINGER: i32 = 60;
+/// How soon the notifier makes way for a DROP DATABASE, in seconds.
+const MAKE_WAY: i32 = 1;
+
 process::entry_point!(outbox_launcher_main, launcher);
 process::entry_point!(outbox_purge_main, purge_database);
+process::entry_point!(outbox_notifier_main, notify_database);
 
 fn launcher(_: pg_sys::Datum) {
     process::start(None);
@@ -87,5 +100,49 @@ fn purge_database(database: pg_sys::Datum) {
             Ok(_) => {}
             Err(error) => return ErrorReport::from(error).report(pgrx::PgLogLevel::WARNING),
         }
+    }
+}
+
+fn notify_database(database: pg_sys::Datum) {
+    process::start(Some(pg_sys::Oid::from(database.value() as u32)));
+    let begin = || catalog::installed_version().and_then(|_| Notifier::begin());
+    let Some(notifier) = process::transaction(c"outbox notifier begins", begin) else { return };
+    let (mut told, mut heard) = (Time(i64::MIN), server::clock());
+    // Whatever was due before is told first.
+    let mut next = Some(told);
+    loop {
+        process::reload_if_requested();
+        if !settings::notify() || process::database_is_wanted() {
+            return;
+        }
+        let news = notifier.take();
+        let now = server::clock();
+        next = next.into_iter().chain(news.alarm().map(Time)).min();
+        let is_due = next.is_some_and(|next| next <= now);
+        if is_due || !news.is_empty() {
+            let round = || match catalog::installed_version() {
+                Some(_) => notify::notify(&notifier, &news, told, now).map(Some),
+                None => Ok(None),
+            };
+            match process::transaction(c"outbox notify", round) {
+                Ok(Some(next_due)) => next = next_due,
+                Ok(None) => return,
+                Err(error) => return ErrorReport::from(error).report(pgrx::PgLogLevel::WARNING),
+            }
+            notifier.deliver();
+            (told, heard) = (now, now);
+            rest(&notifier, now.plus_micros(DEBOUNCE));
+        } else if next.is_none() && heard.plus_seconds(LINGER) <= now && notifier.end_if_idle() {
+            return;
+        } else {
+            notifier.sleep(next.unwrap_or(Time(i64::MAX)).min(now.plus_seconds(MAKE_WAY)));
+        }
+    }
+}
+
+/// Until then, whatever comes.
+fn rest(notifier: &Notifier, until: Time) {
+    while server::clock() < until {
+        notifier.sleep(until);
     }
 }

@@ -5,6 +5,8 @@
 mod argument;
 #[path = "../src/backoff.rs"]
 mod backoff;
+#[path = "../src/board.rs"]
+mod board;
 #[path = "../src/places.rs"]
 mod places;
 #[path = "../src/receipt.rs"]

@@ -1,9 +1,10 @@
-//! Floors and waiters in shared memory: layout, lock, and how a session finds them, preloaded or not.
+//! Floors, waiters and the board in shared memory: layout, lock, and how a session finds them, preloaded or not.
 //!
-//! Locking: topics, marks and waiters are read and written under the one lock; it is held for some dozen instructions, also
+//! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
 use super::version;
+use crate::board::Board;
 use crate::floor::{self, Entry, Pace, Slot};
 use crate::places::{self, Key, Tenant};
 use crate::waiters::{self, Bucket, Waiter, Waiters};
@@ -47,6 +48,7 @@ struct Header {
     generation: u64,
     marks: Marks,
     buckets: [Bucket; BUCKETS],
+    board: Board,
 }
 
 /// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
@@ -150,6 +152,7 @@ impl Shared {
             let result = work(&mut Contents {
                 marks: &mut (*header).marks,
                 generation: &mut (*header).generation,
+                board: &mut (*header).board,
                 topics: std::slice::from_raw_parts_mut(first_topic(header), topics()),
                 waiters: Waiters {
                     buckets: &(*header).buckets,
@@ -202,6 +205,7 @@ impl Shared {
 pub(super) struct Contents<'l> {
     marks: &'l mut Marks,
     generation: &'l mut u64,
+    pub(super) board: &'l mut Board,
     topics: &'l mut [Topic],
     pub(super) waiters: Waiters<'l>,
 }
@@ -288,6 +292,7 @@ unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
         std::ptr::write_bytes(place.cast::<u8>(), 0, size());
         (0..topics()).for_each(|place| first_topic(header).add(place).write(Topic::UNKNOWN));
         (0..sessions()).for_each(|session| first_waiter(header).add(session).write(Waiter::AWAY));
+        (*header).board = Board::EMPTY;
         (*header).buckets = [const { Bucket::empty() }; BUCKETS];
         (*header).tranche = pg_sys::LWLockNewTrancheId();
         pg_sys::LWLockInitialize(&raw mut (*header).lock, (*header).tranche);

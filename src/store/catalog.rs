@@ -37,7 +37,7 @@ pub enum Object {
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 24] = [
+const NAMES: [&CStr; 22] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",

@@ -17,6 +17,7 @@ pub mod catalog;
 pub mod json;
 mod leaves;
 pub mod lifecycle;
+pub mod listeners;
 pub mod of_key;
 pub mod procedure;
 pub mod process;

@@ -156,6 +156,17 @@ pub fn run_and_wait(name: &str, main: &str, database: &Database) -> bool {
     }
 }
 
+/// Starts the library's function `main` in a process of its own, with `argument`. False if the server has no free slot.
+pub(super) fn run_beside(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
+    BackgroundWorkerBuilder::new(name)
+        .set_library("outbox")
+        .set_function(main)
+        .set_argument(Some(argument))
+        .enable_spi_access()
+        .load_dynamic()
+        .is_ok()
+}
+
 /// True if a DROP DATABASE (or RENAME, or a use as template) is waiting for this connection to end.
 pub fn database_is_wanted() -> bool {
     // SAFETY: asks for the lock that every connection takes while it starts, without waiting; releases it again.

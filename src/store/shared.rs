@@ -7,11 +7,11 @@ use super::arrival;
 use super::cache::{self, Range, Shared};
 use super::catalog::{self, Object};
 use super::value::{Text, Time};
-use super::{server, waiting};
+use super::{listeners, server, waiting};
 use crate::error::Error;
 use crate::floor::{self, Cost, IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::places::Key;
-use pgrx::pg_sys;
+use pgrx::{pg_guard, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -66,6 +66,11 @@ impl News {
     /// Of interest to floors.
     fn is_for_floors(&self) -> bool {
         self.lowered.min(self.due).min(self.expiry) != NEVER
+    }
+
+    /// There is something to claim, now that the transaction is committed, or rolled back.
+    fn is_ready(&self, committed: bool) -> bool {
+        if committed { self.ready } else { self.claimed }
     }
 
     /// When the clock may bring something.
@@ -339,6 +344,7 @@ pub(super) fn listen() {
         let _ = Shared::attached();
         // SAFETY: the callbacks are plain functions that live as long as the session.
         unsafe {
+            pg_sys::RegisterXactCallback(Some(transaction_will_commit), std::ptr::null_mut());
             pg_sys::RegisterXactCallback(Some(transaction_ends), std::ptr::null_mut());
             pg_sys::RegisterSubXactCallback(Some(subtransaction_ends), std::ptr::null_mut());
         }
@@ -354,6 +360,14 @@ fn note(what: impl FnOnce(&mut Pending)) {
         }
         what(pending);
     });
+}
+
+#[pg_guard]
+extern "C-unwind" fn transaction_will_commit(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
+    let has_news = || PENDING.with_borrow(|pending| pending.since != 0 && !pending.news.is_empty());
+    if event == pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT && has_news() {
+        listeners::ask_for_notifier();
+    }
 }
 
 /// Tells the others. Nothing here may fail: after a commit an error would be a PANIC.
@@ -382,6 +396,7 @@ extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut
                 slot.low.store(IDLE, SeqCst);
             }
             pending.tell_waiters(shared, committed);
+            pending.tell_listeners(shared, committed);
         }
         pending.clear();
     });
@@ -404,6 +419,7 @@ extern "C-unwind" fn subtransaction_ends(
             if let Some(shared) = Shared::attached() {
                 pending.tell_floors_aborted(shared);
                 pending.tell_waiters(shared, false);
+                pending.tell_listeners(shared, false);
             }
             pending.looks.clear();
         }
@@ -495,8 +511,7 @@ impl Pending {
         let (mut is_for_any, mut next) = (false, NEVER);
         for (topic, news) in &self.news {
             let key = key(self.installation, Some(topic));
-            let is_ready = if committed { news.ready } else { news.claimed };
-            if is_ready {
+            if news.is_ready(committed) {
                 is_for_any |= !waiting::call_for(shared, key);
             }
             if committed && news.next() != NEVER {
@@ -509,6 +524,22 @@ impl Pending {
         }
         if next != NEVER {
             waiting::expect(shared, any, next);
+        }
+    }
+
+    /// Those who LISTEN. A lease that runs out is not announced: too seldom is it news.
+    fn tell_listeners(&self, shared: Shared, committed: bool) {
+        if self.news.is_empty() || !listeners::ENABLED.get() {
+            return;
+        }
+        let now = server::clock().0;
+        for (topic, news) in &self.news {
+            if news.is_ready(committed) || (committed && news.due <= now) {
+                listeners::mark(shared, topic);
+            }
+            if committed && news.due > now && news.due != NEVER {
+                listeners::expect(shared, news.due);
+            }
         }
     }
 }

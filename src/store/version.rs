@@ -338,6 +338,20 @@ mod registry {
     }
 }
 
+/// Wakes the sessions that listen to what this background process has committed; from PostgreSQL 15 on the commit does.
+#[cfg(feature = "pg14")]
+pub fn deliver_notifies() {
+    // Not among pgrx's bindings.
+    unsafe extern "C-unwind" {
+        fn ProcessCompletedNotifies();
+    }
+    // SAFETY: called outside a transaction; errors are caught at the boundary.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| ProcessCompletedNotifies()) }
+}
+
+#[cfg(not(feature = "pg14"))]
+pub fn deliver_notifies() {}
+
 /// Installs a signal handler.
 ///
 /// # Safety
