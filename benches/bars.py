@@ -1,9 +1,9 @@
-"""What outbox promises itself: each bar is a ratio within this run, its bound, and how far we would like to get."""
+"""What outbox promises itself: each bar is a ratio or a figure of this run, its bound, and how far we would like to get."""
 
 from dataclasses import dataclass
 from statistics import median
 
-from workloads import keys
+from workloads import keys, latency
 from workloads.cost import LIFE
 
 SYNC = "4 clients, synchronous commit on"
@@ -64,8 +64,26 @@ def bars(samples):
     for case in samples.distinct("case", workload="growth", system="outbox"):
         grown = samples.values("growth", workload="growth", case=case, system="outbox")
         yield Bar(f"claim p50 with {case} / empty", grown, 1.3, at_most=True)
+    yield from waiting(samples, ratio)
     topics = ratio("topics", "any of 1,000 topics", "claim_p50", "outbox", "outbox", "any of 1 topic")
     yield Bar("claim on any of 1,000 topics / of one", topics, 3, at_most=True)
+
+
+def waiting(samples, ratio):
+    def at_most(what, bound, metric, case):
+        return Bar(what, samples.values(metric, workload="latency", case=case, system="outbox"), bound, at_most=True)
+
+    ours, theirs = f"{latency.IDLE}: {latency.WAITING}", f"{latency.IDLE}: {latency.LISTENING}"
+    yield at_most("append call to the client's hands, idle, p50, ms", 1.5, "hands_p50", ours)
+    yield at_most("append call to the client's hands, idle, p99, ms", 6, "hands_p99", ours)
+    faster = ratio("latency", ours, "hands_p50", "outbox", "graphile-worker", theirs)
+    yield Bar("the same, p50 / graphile-worker, which listens", faster, 1, at_most=True)
+    yield at_most("commit to rows in the server, p50, µs", 80, "rows_p50", latency.SERVER)
+    yield at_most("commit to rows in the server, p99, µs", 250, "rows_p99", latency.SERVER)
+    beside = ratio("latency", latency.BESIDE.format(8), "rate", "outbox", "outbox", latency.BESIDE.format(0))
+    yield Bar("append beside 8 sessions that wait / beside none", beside, 0.93)
+    yield at_most("50 sessions that wait, % of a core", 1, "core", latency.NOBODY)
+    yield at_most("wake-ups per message, 50 workers", 3, "wakeups", latency.ONE_BY_ONE)
 
 
 def held(samples, hold):

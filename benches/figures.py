@@ -16,6 +16,13 @@ METRICS = {  # name: (title, unit, digits, is more better?)
     "claim_p99": ("claim, 99th percentile", "ms", 3, False),
     "latency_p50": ("scheduled to completed, median", "ms", 1, False),
     "latency_p99": ("scheduled to completed, 99th percentile", "ms", 1, False),
+    "hands_p50": ("append to the client's hands, median", "ms", 2, False),
+    "hands_p99": ("append to the client's hands, 99th percentile", "ms", 2, False),
+    "hands_max": ("append to the client's hands, longest", "ms", 1, False),
+    "rows_p50": ("commit to rows, median", "µs", 0, False),
+    "rows_p99": ("commit to rows, 99th percentile", "µs", 0, False),
+    "core": ("server CPU", "% of a core", 2, False),
+    "wakeups": ("wake-ups per message", "", 2, False),
     "dead": ("dead rows left per message", "", 2, False),
     "size": ("size on disk after, per message", "B", 0, False),
 }

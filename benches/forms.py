@@ -20,6 +20,8 @@ class Form:
     pipe_rate: int
     pipe_seconds: int
     pipe_rounds: int
+    latency_seconds: int  # latency: of each way to wait
+    one_by_one: int  # latency: messages that are sent one by one
     held: dict  # what is held: {system: seconds}
     bucket: float  # held: seconds per point
 
@@ -50,6 +52,8 @@ SHORT = Form(
     pipe_rate=500,
     pipe_seconds=2,
     pipe_rounds=1,
+    latency_seconds=3,
+    one_by_one=300,
     held={
         "snapshot": {"outbox": 24, "handwritten": 9, "pgmq": 9},
         "idle writer": {"outbox": 9},
@@ -86,6 +90,8 @@ FULL = Form(
     pipe_rate=1000,
     pipe_seconds=8,
     pipe_rounds=3,
+    latency_seconds=10,
+    one_by_one=1000,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )
