@@ -24,7 +24,7 @@ CHEAP, EXPENSIVE = 64, 120  # pages
 WALK = 350  # pages, over 30,000 deliveries
 PATIENCE = 1.2  # seconds after which an open transaction holds no floor, and a little
 SHARED = Path(__file__).resolve().parents[2] / "src" / "store" / "cache.rs"
-SHARED_MEMORY = "SELECT coalesce(sum(size), 0) FROM pg_shmem_allocations WHERE name ^@ 'outbox' AND strpos(name, ' totals ') = 0"
+SHARED_MEMORY = "SELECT coalesce(sum(size), 0) FROM pg_shmem_allocations WHERE name ~ '^outbox [0-9]'"
 SOON = 3  # seconds, for what no session could announce: the sweep's second, on a busy machine
 
 
