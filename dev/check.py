@@ -20,9 +20,9 @@ SOURCE = setup.CHECKOUT / "src"
 STORE = SOURCE / "store"
 
 OPERATIONS = {
-    "access", "append", "claim", "settle", "dead_letter", "inbox", "notify", "purge", "stats", "status", "topic",
+    "access", "append", "claim", "cloudevent", "settle", "dead_letter", "inbox", "notify", "purge", "stats", "status", "topic",
 }  # fmt: skip
-PURE = {"floor", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
+PURE = {"floor", "formats", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},
@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "floor", "places", "waiters", "board", "argument"},
+    "store": {"error", "floor", "formats", "places", "waiters", "board", "argument"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }

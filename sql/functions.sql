@@ -153,6 +153,14 @@ AS 'MODULE_PATHNAME', 'set_topic_wrapper';
 COMMENT ON FUNCTION outbox.set_topic IS
 'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
 
+CREATE FUNCTION outbox.cloudevent (id pg_catalog.uuid)
+RETURNS pg_catalog.jsonb
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'cloudevent_wrapper';
+
+COMMENT ON FUNCTION outbox.cloudevent IS
+'A stored message as a CloudEvents 1.0 event in JSON, or NULL if it is not stored: id, source (/database/topic, percent-encoded), specversion, type, time, subject (its key), datacontenttype (headers.content-type, else application/json), traceparent and tracestate (of headers), data (its payload). Errors: 22004, 22023.';
+
 CREATE FUNCTION outbox.grant_access (role_name pg_catalog.text, capability pg_catalog.text)
 RETURNS pg_catalog.void
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp

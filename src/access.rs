@@ -61,6 +61,7 @@ const OPERATOR: Capability = Capability {
         c"purge",
         c"grant_access",
         c"revoke_access",
+        c"cloudevent",
         c"read_stats",
         c"read_status",
     ],

@@ -9,7 +9,7 @@ use crate::store::procedure::Call;
 use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
-use crate::{access, append, claim, dead_letter, inbox, purge, settle, stats, status, topic};
+use crate::{access, append, claim, cloudevent, dead_letter, inbox, purge, settle, stats, status, topic};
 use pgrx::Uuid;
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -145,6 +145,11 @@ fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
 fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
     writing(c"outbox.set_topic()");
     Ok(topic::set_topic(topic, settings)?)
+}
+
+#[pg_extern(sql = false)]
+fn cloudevent(id: Option<Uuid>) -> Result<Option<Json<'static>>, ErrorReport> {
+    Ok(cloudevent::cloudevent(id.map(uuid))?)
 }
 
 #[pg_extern(sql = false)]

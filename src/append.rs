@@ -6,12 +6,16 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::settings;
+use crate::store::json::Object;
 use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place};
 use crate::store::rights::{self, Right};
 use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters, parse_uuid};
 use crate::store::{arrival, server, shared};
 use uuid::Uuid;
+
+/// The header that holds the trace, as W3C Trace Context names it.
+const TRACEPARENT: &str = "traceparent";
 
 /// A message as the caller gave it.
 #[derive(Default)]
@@ -36,7 +40,7 @@ pub fn append(topic: Option<Text<'_>>, message: Draft<'_>) -> Result<Uuid, Error
     let topic = argument::required("topic", topic)?;
     argument::name("topic", topic.letters())?;
     rights::topics(Right::Producer)?.check(topic)?;
-    let mut ids = store(topic, &[checked(message)?])?;
+    let mut ids = store(topic, &[checked(message, session_headers())?])?;
     Ok(ids.swap_remove(0))
 }
 
@@ -48,15 +52,25 @@ pub fn append_batch(topic: Option<Text<'_>>, messages: Option<Json<'_>>) -> Resu
     rights::topics(Right::Producer)?.check(topic)?;
     let elements = messages.elements().ok_or(Fault::NotAnArray("messages"))?;
     argument::array("messages", 1, elements.len())?;
+    let session = session_headers();
     let mut batch = Vec::with_capacity(elements.len());
     for (place, element) in elements.enumerate() {
         let in_element = |error| Error::Element(place + 1, Box::new(error));
-        batch.push(member::draft(&element).and_then(checked).map_err(in_element)?);
+        batch.push(member::draft(&element).and_then(|draft| checked(draft, session)).map_err(in_element)?);
     }
     store(topic, &batch)
 }
 
-fn checked(draft: Draft<'_>) -> Result<Message<'_>, Error> {
+/// The headers that messages have which come without: the session's trace.
+fn session_headers() -> Option<Json<'static>> {
+    settings::traceparent().map(|traceparent| {
+        let mut headers = Object::new();
+        headers.put_text(TRACEPARENT, traceparent.to_bytes());
+        headers.finish()
+    })
+}
+
+fn checked<'a>(draft: Draft<'a>, session: Option<Json<'a>>) -> Result<Message<'a>, Error> {
     let limit = settings::max_payload_bytes();
     let kind = argument::required("type", draft.kind)?;
     let payload = argument::required("payload", draft.payload)?;
@@ -77,6 +91,13 @@ fn checked(draft: Draft<'_>) -> Result<Message<'_>, Error> {
             return Err(Fault::NotAnObject("headers").into());
         }
     }
+    let headers = match (draft.headers, session) {
+        (Some(headers), Some(session)) if headers.member(TRACEPARENT).is_none() => {
+            Some(headers.completed_by(session))
+        }
+        (given, session) => given.or(session),
+    };
+    let draft = Draft { headers, ..draft };
     Ok(Message { kind, payload, draft })
 }
 

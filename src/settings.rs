@@ -4,6 +4,7 @@
 
 use crate::store::listeners;
 use crate::store::record::TopicRow;
+use crate::store::server;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
 
@@ -23,6 +24,9 @@ static PROCESSED_RETENTION_DAYS: GucSetting<i32> = GucSetting::<i32>::new(30);
 static MAX_PAYLOAD_BYTES: GucSetting<i32> = GucSetting::<i32>::new(16 * 1024 * 1024);
 static PURGE_INTERVAL_SECONDS: GucSetting<i32> = GucSetting::<i32>::new(60);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+
+/// Nothing: most producers know of no trace, or pass it with the message.
+static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
 /// What a setting may be that a topic can override.
 pub mod range {
@@ -75,6 +79,11 @@ pub fn processed_retention_days() -> i32 {
 /// Largest payload or headers, in bytes of uncompressed jsonb.
 pub fn max_payload_bytes() -> i32 {
     MAX_PAYLOAD_BYTES.get()
+}
+
+/// The trace that messages of this session belong to.
+pub fn traceparent() -> Option<CString> {
+    TRACEPARENT.get().filter(|text| !text.is_empty())
 }
 
 /// Seconds between two background purges; 0 means none.
@@ -195,5 +204,11 @@ pub fn register() {
         Sighup,
         GucFlags::empty(),
     );
-    crate::store::server::reserve_settings_prefix();
+    server::define_traceparent(
+        c"outbox.traceparent",
+        c"Trace context of the messages that are appended.",
+        c"Stands in headers.traceparent of messages that come without one. Set it per transaction.",
+        &TRACEPARENT,
+    );
+    server::reserve_settings_prefix();
 }

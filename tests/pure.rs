@@ -7,6 +7,8 @@ mod argument;
 mod backoff;
 #[path = "../src/board.rs"]
 mod board;
+#[path = "../src/formats.rs"]
+mod formats;
 #[path = "../src/places.rs"]
 mod places;
 #[path = "../src/receipt.rs"]

@@ -39,6 +39,22 @@ impl<'a> Json<'a> {
         unsafe { members(self.root()) }
     }
 
+    /// A member of a JSON object.
+    pub fn member(self, name: &str) -> Option<Value<'a>> {
+        self.members()?.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+    }
+
+    /// This object with the members of another one that it has not got itself.
+    pub fn completed_by(self, other: Json<'_>) -> Json<'static> {
+        // SAFETY: both are jsonb objects; jsonb_concat takes the right one's members first and makes a new, non-null
+        // jsonb.
+        unsafe {
+            let both = [Some(other.datum()), Some(self.datum())];
+            let joined = pgrx::direct_function_call_as_datum(pg_sys::jsonb_concat, &both);
+            <Json as Column>::from_datum(joined.unwrap_or(pg_sys::Datum::null()))
+        }
+    }
+
     fn root(self) -> *mut pg_sys::JsonbContainer {
         // SAFETY: a detoasted jsonb is a Jsonb struct.
         unsafe { &raw mut (*pg_sys::pg_detoast_datum(self.as_ptr()).cast::<pg_sys::Jsonb>()).root }
@@ -162,4 +178,60 @@ unsafe fn members<'a>(container: *mut pg_sys::JsonbContainer) -> Option<Members<
         let object = token == pg_sys::JsonbIteratorToken::WJB_BEGIN_OBJECT;
         object.then_some(Members { iterator, json: PhantomData })
     }
+}
+
+/// A JSON object in the making, in the current memory context. What is put into it is copied at the end.
+pub struct Object<'a>(*mut pg_sys::JsonbParseState, PhantomData<&'a [u8]>);
+
+impl<'a> Object<'a> {
+    pub fn new() -> Object<'a> {
+        let mut object = Object(std::ptr::null_mut(), PhantomData);
+        object.push(pg_sys::JsonbIteratorToken::WJB_BEGIN_OBJECT, None);
+        object
+    }
+
+    /// Adds text in the database's encoding. A name that comes again replaces the former value.
+    pub fn put_text(&mut self, name: &'a str, text: &'a [u8]) {
+        self.name(name);
+        self.push(pg_sys::JsonbIteratorToken::WJB_VALUE, Some(&mut string_value(text)));
+    }
+
+    /// Adds a value as it is.
+    pub fn put(&mut self, name: &'a str, json: Json<'a>) {
+        self.name(name);
+        let mut value =
+            pg_sys::JsonbValue { type_: pg_sys::jbvType::jbvBinary, ..pg_sys::JsonbValue::default() };
+        value.val.binary.data = json.root();
+        // Its length is not asked for: the value is taken apart.
+        self.push(pg_sys::JsonbIteratorToken::WJB_VALUE, Some(&mut value));
+    }
+
+    pub fn finish(mut self) -> Json<'static> {
+        let value = self.push(pg_sys::JsonbIteratorToken::WJB_END_OBJECT, None);
+        // SAFETY: the end of the outermost object returns it whole; JsonbValueToJsonb copies it into a new, non-null jsonb.
+        unsafe { <Json as Column>::from_datum(pg_sys::Datum::from(pg_sys::JsonbValueToJsonb(value))) }
+    }
+
+    fn name(&mut self, name: &'a str) {
+        self.push(pg_sys::JsonbIteratorToken::WJB_KEY, Some(&mut string_value(name.as_bytes())));
+    }
+
+    fn push(
+        &mut self,
+        token: pg_sys::JsonbIteratorToken::Type,
+        value: Option<&mut pg_sys::JsonbValue>,
+    ) -> *mut pg_sys::JsonbValue {
+        let value = value.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        // SAFETY: begin, pairs of name and value, end; what a value points to lives for 'a, and `finish` copies it.
+        unsafe { pg_sys::pushJsonbValue(&mut self.0, token, value) }
+    }
+}
+
+fn string_value(text: &[u8]) -> pg_sys::JsonbValue {
+    let mut value = pg_sys::JsonbValue { type_: pg_sys::jbvType::jbvString, ..pg_sys::JsonbValue::default() };
+    value.val.string = pg_sys::JsonbValue__bindgen_ty_1__bindgen_ty_1 {
+        len: text.len() as i32,
+        val: text.as_ptr().cast_mut().cast(),
+    };
+    value
 }

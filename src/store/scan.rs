@@ -379,11 +379,20 @@ impl<R> Drop for ById<'_, R> {
 
 /// The number of the message `id`, if it is stored.
 pub fn seq_of(id: Uuid, snapshot: &Latest) -> Result<Option<i64>, Error> {
+    envelope_of(id, snapshot, |envelope| envelope.seq)
+}
+
+/// What `look` makes of the envelope of the message `id`, if it is stored.
+pub fn envelope_of<T>(
+    id: Uuid,
+    snapshot: &Latest,
+    look: impl FnOnce(Envelope<'_>) -> T,
+) -> Result<Option<T>, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopeId, snapshot, 1)?;
     scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, &id)]);
-    let seq = scan.next().map(|found| found.row.seq);
-    Ok(seq)
+    let looked = scan.next().map(|found| look(found.row));
+    Ok(looked)
 }
 
 /// A number below which no stored message was appended at `time` or later: found by halving, because numbers and times

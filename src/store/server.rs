@@ -2,8 +2,10 @@
 
 use super::value::Time;
 use crate::floor::Cost;
+use crate::formats;
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::pg_sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -113,6 +115,49 @@ pub(super) fn accept_invalidations() {
 /// Makes a misspelt `outbox.…` setting an error in sessions that have loaded the library.
 pub fn reserve_settings_prefix() {
     super::version::reserve_settings_prefix(c"outbox");
+}
+
+/// Defines a setting that is a traceparent, or empty.
+pub fn define_traceparent(
+    name: &'static CStr,
+    short: &'static CStr,
+    long: &'static CStr,
+    setting: &'static GucSetting<Option<CString>>,
+) {
+    // SAFETY: the hook does not panic.
+    unsafe {
+        let (context, flags) = (GucContext::Userset, GucFlags::empty());
+        GucRegistry::define_string_guc_with_hooks(
+            name,
+            short,
+            long,
+            setting,
+            context,
+            flags,
+            Some(check_traceparent),
+            None,
+            None,
+        );
+    }
+}
+
+/// # Safety
+/// Called by the server with the text that somebody wants to set, or null.
+unsafe extern "C-unwind" fn check_traceparent(
+    text: *mut *mut std::ffi::c_char,
+    _extra: *mut *mut std::ffi::c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    // SAFETY: by the contract above.
+    unsafe {
+        let text = if (*text).is_null() { c"" } else { CStr::from_ptr(*text) };
+        let fits = text.is_empty() || formats::is_traceparent(text.to_bytes());
+        if !fits {
+            let detail = c"A traceparent looks like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.";
+            pg_sys::GUC_check_errdetail_string = detail.as_ptr().cast_mut();
+        }
+        fits
+    }
 }
 
 /// True if the library was loaded when the server started.

@@ -302,6 +302,14 @@ unsafe impl BoxRet for Time {
     }
 }
 
+// SAFETY: a jsonb is passed by reference, and this one lives in a memory context that outlives the call.
+unsafe impl BoxRet for Json<'_> {
+    unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> Datum<'fcx> {
+        // SAFETY: the function is declared to return jsonb.
+        unsafe { fcinfo.return_raw_datum(self.datum()) }
+    }
+}
+
 impl FromDatum for UuidArray {
     unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, null: bool, _: pg_sys::Oid) -> Option<Self> {
         if null {

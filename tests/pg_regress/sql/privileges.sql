@@ -29,6 +29,7 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('pause', $$SELECT outbox.pause('other')$$),
   ('resume', $$SELECT outbox.resume('other')$$),
   ('set_topic', $$SELECT outbox.set_topic('other', '{"batch_size": 1}')$$),
+  ('cloudevent', $$SELECT outbox.cloudevent(gen_random_uuid())$$),
   ('grant_access', $$SELECT outbox.grant_access('regress_outbox_other', 'monitor')$$),
   ('revoke_access', $$SELECT outbox.revoke_access('regress_outbox_other', 'monitor')$$),
   ('read_stats', $$SELECT * FROM outbox.read_stats()$$),
