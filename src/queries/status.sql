@@ -52,7 +52,7 @@ SELECT 'preload' AS name, $1 OR $2 = 0 AS ok,
 UNION ALL
 SELECT 'shared memory', $7,
        CASE WHEN $7 THEN 'attached'
-            ELSE 'none left, so claims start at the beginning and nothing is counted: preload the library or restart' END
+            ELSE 'none left, so claims start at the beginning, those that wait poll, and nothing is counted: preload the library or restart' END
 UNION ALL
 SELECT 'worker', standby OR $2 = 0 OR (visited AND launcher IS NOT NULL),
        CASE WHEN standby THEN 'starts when this standby is promoted'

@@ -14,7 +14,7 @@ from server import Server
 
 CONF = {"outbox.notify": True, "max_prepared_transactions": 4, "max_worker_processes": 6}
 SOON = 3
-DEBOUNCE = 0.1
+DEBOUNCE = 0.02
 NOTIFIERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'outbox notifier'"
 
 

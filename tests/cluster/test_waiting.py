@@ -129,6 +129,19 @@ def retry_dead(db):
     assert value(db, "retry_dead", message.id)
 
 
+def resume(db):
+    assert value(db, "pause", "orders")
+    yield
+    assert value(db, "resume", "orders")
+
+
+def redrive(db):
+    (message,) = claim(db)
+    assert value(db, "abandon", message.token)
+    yield
+    assert value(db, "redrive", "orders") == 1
+
+
 def roll_back_a_claim(db):
     with db.transaction(force_rollback=True):
         assert len(claim(db)) == 1
@@ -162,7 +175,7 @@ def run_out(db):
     yield
 
 
-EVENTS = [release, fail_and_retry, retry_dead, roll_back_a_claim, roll_back_a_claim_to_a_savepoint]
+EVENTS = [release, fail_and_retry, retry_dead, redrive, resume, roll_back_a_claim, roll_back_a_claim_to_a_savepoint]
 
 
 @pytest.mark.parametrize("event", [*EVENTS, roll_back_an_answer, come_due, run_out], ids=lambda event: event.__name__)
@@ -198,6 +211,18 @@ def test_a_transaction_that_was_open_for_long_wakes_like_any_other(server, datab
         since = time.monotonic()
         producer.commit()
     assert [m.id for m in waiting.result(since, PROMPT)] == [old]
+
+
+@pytest.mark.parametrize("answer", ["complete", "abandon"])
+@pytest.mark.parametrize("topic", ["orders", None])
+def test_the_next_message_of_a_key_wakes_when_the_one_before_is_over(db, waiter, topic, answer):
+    messages = [append(db, key="customer 7") for _ in range(2)]
+    (lease,) = claim(db, batch_size=1)
+    assert claim(db) == []  # the second one is parked
+    waiting = waiter(topic)
+    since = time.monotonic()
+    assert value(db, answer, lease.token)
+    assert [m.id for m in waiting.result(since, PROMPT)] == messages[1:]
 
 
 @pytest.mark.parametrize("topic", ["orders", None])
