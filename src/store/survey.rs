@@ -6,7 +6,6 @@
 //! stretch no claim has reached yet: its index entries are counted without looking at the rows, and a few samples say
 //! how many of them have one in that state. What lies behind the stretch is over, but for leases that are older than so
 //! many messages. Those are left out, until one of them has run out and nobody has claimed since: then it is walked over.
-//! Parked messages have an index by key, together with some that wait; they are counted apart by samples as well.
 
 use super::leaves::{self, Span};
 use super::lifecycle::State;

@@ -23,7 +23,7 @@ SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, min_val::bigint - 1))
 -- An ordinary role may change those of context user only.
 CREATE ROLE regress_outbox_user;
 SET ROLE regress_outbox_user;
-SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, quote_literal(boot_val)))
+SELECT name, pg_temp.try(format('SET LOCAL %s = %s', name, coalesce(quote_literal(boot_val), 'DEFAULT')))
   FROM pg_settings WHERE name LIKE 'outbox.%' ORDER BY name COLLATE "C";
 RESET ROLE;
 DROP ROLE regress_outbox_user;
