@@ -25,6 +25,8 @@ use std::collections::BTreeMap;
 
 /// Due messages that one claim considers besides as many as it may lease: the oldest among them come first.
 const DUE_BESIDES: usize = 500;
+/// Looks of one claim while those before have only cleared the way.
+const LOOKS_AT_MOST: usize = 100;
 /// Deaths that one claim records. More are skipped, as leased rows are.
 const DEATHS_AT_MOST: usize = 100;
 
@@ -97,22 +99,26 @@ enum Tidying {
 /// What a look came to.
 enum Looked {
     Found(Found),
-    /// Nothing; but keyed messages have no attempt left.
+    /// Nothing; but there may be something behind what has been, or is to be, recorded or parked.
     Untidy,
 }
 
 /// Looks at the table. Without `rows` it leases nothing.
 fn attempt(claim: &Claim<'_>, mut rows: Option<&mut ClaimedRows<'_>>) -> Result<Found, Error> {
-    let tidying = if claim.wait_seconds > 0 { Tidying::AfterLease } else { Tidying::AtOnce };
-    let mut looked = look_once(claim, rows.as_deref_mut(), tidying)?;
-    if let Looked::Untidy = looked {
-        looked = look_once(claim, rows, Tidying::AtOnce)?;
+    let mut tidying = if claim.wait_seconds > 0 { Tidying::AfterLease } else { Tidying::AtOnce };
+    let mut changed = false;
+    for _ in 0..LOOKS_AT_MOST {
+        match look_once(claim, rows.as_deref_mut(), tidying)? {
+            Looked::Untidy => {
+                changed |= tidying == Tidying::AtOnce;
+                tidying = Tidying::AtOnce;
+            }
+            // The call ends, so that what it has recorded or parked counts.
+            Looked::Found(Found::Nothing { .. }) if changed && claim.wait_seconds > 0 => break,
+            Looked::Found(found) => return Ok(found),
+        }
     }
-    Ok(match looked {
-        Looked::Found(found) => found,
-        // Deaths are recorded: the call ends, so that they count.
-        Looked::Untidy => Found::Something { more: false },
-    })
+    Ok(Found::Something { more: false })
 }
 
 /// One look, under one snapshot.
@@ -170,6 +176,8 @@ fn look(
         tidies: tidying == Tidying::AtOnce,
         changed: false,
         untidy: false,
+        cut: false,
+        blocked: false,
         buried: 0,
         deaths: Vec::new(),
         expiry: floor::NEVER,
@@ -179,7 +187,10 @@ fn look(
     let reach = batch.fill(&ready)?;
     let (is_vain, leases) = (batch.left == batch_size, batch.rows.is_some());
     let changed = leases && (!is_vain || batch.changed || claim.wait_seconds == 0);
-    let untidy = leases && is_vain && claim.wait_seconds > 0 && (batch.untidy || batch.changed);
+    // Of those that are due, only so many were looked at, and they stand behind others: those may be due as well.
+    let hidden = is_vain && batch.cut && batch.blocked;
+    let untidy = leases && is_vain && claim.wait_seconds > 0 && (batch.untidy || batch.changed)
+        || leases && hidden && (batch.changed || !batch.tidies);
     let (expiry, more) = (batch.expiry, leases && batch.more);
     let left = batch.finish(reach)?;
     walk.end_at(left.cost);
@@ -189,7 +200,7 @@ fn look(
     if untidy {
         return Ok(Looked::Untidy);
     }
-    if !is_vain {
+    if !is_vain || hidden && !leases {
         return Ok(Looked::Found(Found::Something { more }));
     }
     if claim.wait_seconds == 0 {
@@ -288,6 +299,10 @@ struct Batch<'c, 'r, 's> {
     changed: bool,
     /// A keyed message with no attempt left was met that this look could not record as dead.
     untidy: bool,
+    /// More are due than it looks at.
+    cut: bool,
+    /// A message was met that another of its key stands before.
+    blocked: bool,
     /// Deaths recorded.
     buried: usize,
     /// Messages that have no attempt left, to be recorded as dead once something is leased.
@@ -321,6 +336,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
             let at = found.row.available_at.unwrap_or(self.now);
             if self.aside.messages.len() == self.left + DUE_BESIDES {
                 self.aside.leave(at);
+                self.cut = true;
                 break;
             }
             self.aside.messages.insert(found.row.seq, (found.id, From::Due(at, walk.cost())));
@@ -407,6 +423,7 @@ impl<'c, 's> Batch<'c, '_, 's> {
         if leased.attempts >= settings::max_attempts(&topic) {
             return self.bury(id, leased, from, turn, &topic, looking);
         }
+        self.blocked |= turn != Turn::Free;
         match (turn, keyed) {
             (Turn::Blocked, Some(keyed))
                 if self.tidies

@@ -353,3 +353,17 @@ SELECT pg_temp.done('a2 -1 b9');
 SELECT state, count(*) FROM outbox.message GROUP BY state;
 SELECT count(*) FROM outbox.delivery;
 TABLE stuck;
+
+-- A head is found behind any number of younger ones of its key that have been due for longer, with and without waiting.
+TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt;
+SELECT count(outbox.append('orders', 'e', to_jsonb(n), key => 'k' || n % 7, available_at => '2100-01-01'))
+  FROM generate_series(1, 2000) AS n;
+WITH placed AS (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM outbox.delivery)
+UPDATE outbox.delivery SET available_at = timestamptz '2020-01-01' + (3000 - n) * interval '1 second'
+  FROM placed WHERE placed.seq = delivery.seq;
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', 'orders', 30, wait_seconds => 1)));
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', 'orders', 30)));
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', batch_size => 500, wait_seconds => 1)));
+SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', batch_size => 500)));
+-- In order.
+SELECT count(*), min(payload::int), max(payload::int) FROM outbox.message WHERE state = 'delivered';
