@@ -10,7 +10,7 @@ const NONCE_BITS: u32 = 62;
 const SEQ_BITS: u32 = 60;
 const NONCE_MASK: u64 = (1 << NONCE_BITS) - 1;
 
-/// A new nonce, never zero (zero in a row means: no lease).
+/// A new nonce, never zero, so that a token with none of its bits set is nobody's.
 pub fn nonce() -> i64 {
     loop {
         let (_, low) = Uuid::new_v4().as_u64_pair();

@@ -438,9 +438,12 @@ impl<'t> TopicRules<'t> {
         }
         let row = match self.known.get(name) {
             Some(row) => *row,
-            None => self.look_up(&topic)?,
+            None => {
+                let row = self.look_up(&topic)?;
+                self.known.insert(name.to_vec(), row);
+                row
+            }
         };
-        self.known.insert(name.to_vec(), row);
         self.last = Some((name.to_vec(), row));
         Ok(row)
     }
