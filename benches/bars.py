@@ -65,6 +65,8 @@ def bars(samples):
         grown = samples.values("growth", workload="growth", case=case, system="outbox")
         yield Bar(f"claim p50 with {case} / empty", grown, 1.3, at_most=True)
     yield from waiting(samples, ratio)
+    for case in samples.distinct("case", workload="views"):
+        yield Bar(f"{case}: read, ms", samples.values("read_p50", workload="views", case=case), 50, at_most=True)
     topics = ratio("topics", "any of 1,000 topics", "claim_p50", "outbox", "outbox", "any of 1 topic")
     yield Bar("claim on any of 1,000 topics / of one", topics, 3, at_most=True)
 
@@ -73,6 +75,9 @@ def waiting(samples, ratio):
     def at_most(what, bound, metric, case):
         return Bar(what, samples.values(metric, workload="latency", case=case, system="outbox"), bound, at_most=True)
 
+    def beside(who, whom):
+        return ratio("latency", latency.BESIDE.format(who), "rate", "outbox", "outbox", latency.BESIDE.format(whom))
+
     ours, theirs = f"{latency.IDLE}: {latency.WAITING}", f"{latency.IDLE}: {latency.LISTENING}"
     yield at_most("append call to the client's hands, idle, p50, ms", 1.5, "hands_p50", ours)
     yield at_most("append call to the client's hands, idle, p99, ms", 6, "hands_p99", ours)
@@ -80,9 +85,11 @@ def waiting(samples, ratio):
     yield Bar("the same, p50 / graphile-worker, which listens", faster, 1, at_most=True)
     yield at_most("commit to rows in the server, p50, µs", 80, "rows_p50", latency.SERVER)
     yield at_most("commit to rows in the server, p99, µs", 250, "rows_p99", latency.SERVER)
-    beside = ratio("latency", latency.BESIDE.format(8), "rate", "outbox", "outbox", latency.BESIDE.format(0))
-    yield Bar("append beside 8 sessions that wait / beside none", beside, 0.93)
-    yield at_most("50 sessions that wait, % of a core", 1, "core", latency.NOBODY)
+    eight = latency.WHO_WAIT.format(8)
+    yield Bar("append beside 8 who wait / beside nobody", beside(eight, latency.NOBODY), 0.93)
+    yield Bar("append beside 8 who wait / beside 8 who ask every 100 ms", beside(eight, latency.WHO_ASK), 0.93)
+    yield Bar("append beside 8 who wait for another topic / beside nobody", beside(latency.ELSEWHERE, latency.NOBODY), 0.93)
+    yield at_most("50 sessions that wait, % of a core", 1, "core", latency.NOTHING)
     yield at_most("wake-ups per message, 50 workers", 3, "wakeups", latency.ONE_BY_ONE)
 
 

@@ -21,6 +21,8 @@ METRICS = {  # name: (title, unit, digits, is more better?)
     "hands_max": ("append to the client's hands, longest", "ms", 1, False),
     "rows_p50": ("commit to rows, median", "µs", 0, False),
     "rows_p99": ("commit to rows, 99th percentile", "µs", 0, False),
+    "read_p50": ("read of the view, median", "ms", 1, False),
+    "read_max": ("read of the view, longest", "ms", 1, False),
     "core": ("server CPU", "% of a core", 2, False),
     "wakeups": ("wake-ups per message", "", 2, False),
     "dead": ("dead rows left per message", "", 2, False),

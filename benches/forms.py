@@ -22,6 +22,7 @@ class Form:
     pipe_rounds: int
     latency_seconds: int  # latency: of each way to wait
     one_by_one: int  # latency: messages that are sent one by one
+    watched: int  # views: messages stored
     held: dict  # what is held: {system: seconds}
     bucket: float  # held: seconds per point
 
@@ -54,6 +55,7 @@ SHORT = Form(
     pipe_rounds=1,
     latency_seconds=3,
     one_by_one=300,
+    watched=100_000,
     held={
         "snapshot": {"outbox": 24, "handwritten": 9, "pgmq": 9},
         "idle writer": {"outbox": 9},
@@ -92,6 +94,7 @@ FULL = Form(
     pipe_rounds=3,
     latency_seconds=10,
     one_by_one=1000,
+    watched=1_000_000,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )

@@ -6,11 +6,11 @@ from statistics import median
 import charts
 from bars import bars
 from figures import METRICS, spread
-from workloads import append, batch, cost, deliver, growth, held, keys, latency, pipe, topics
+from workloads import append, batch, cost, deliver, growth, held, keys, latency, pipe, topics, views
 
 PARTS = {
     "append": append, "batch": batch, "deliver": deliver, "cost": cost,
-    "keys": keys, "topics": topics, "growth": growth, "pipe": pipe, "latency": latency,
+    "keys": keys, "topics": topics, "growth": growth, "pipe": pipe, "latency": latency, "views": views,
 }  # fmt: skip
 MEANING = {
     "rate": "how many messages a system took or delivered per second of the measurement",
@@ -22,6 +22,7 @@ MEANING = {
     "hands_p50": "from the call of append, its commit included, to the message in the hands of a worker's client",
     "rows_p50": "from the commit of an append to the rows of a claim that waited, by the server's clock",
     "wakeups": "how often a session that waited looked at the table because it was woken",
+    "read_p50": "SELECT * FROM the view, seen by a connected client",
     "dead": "dead rows per message delivered, for vacuum to remove",
     "size": "tables and indexes after all is delivered, history included where a system keeps it",
 }

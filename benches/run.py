@@ -7,7 +7,7 @@
     python3 benches/run.py held --systems outbox,pgmq --seconds 60
     python3 benches/run.py --full append deliver --output benches/report    a part anew, into a report that is there
 
-Workloads: append batch deliver cost keys topics growth pipe latency held. Systems: outbox plain handwritten pgmq pgmq-delete pgq
+Workloads: append batch deliver cost keys topics growth pipe latency views held. Systems: outbox plain handwritten pgmq pgmq-delete pgq
 graphile-worker pg-boss. `--seconds` is the length of one measurement, in `held` of the whole run; `--rounds` how
 often each is repeated; `--output` a folder for the report, else one in the build area. Workloads measured before stay
 in the report until they are measured anew. What is needed comes from the package registries.
@@ -35,11 +35,11 @@ from figures import Samples  # noqa: E402
 from forms import FULL, SHORT  # noqa: E402
 from results import Results  # noqa: E402
 from systems import ALL  # noqa: E402
-from workloads import append, batch, cost, deliver, growth, held, keys, latency, pipe, topics  # noqa: E402
+from workloads import append, batch, cost, deliver, growth, held, keys, latency, pipe, topics, views  # noqa: E402
 
 WORKLOADS = {
     "append": append, "batch": batch, "deliver": deliver, "cost": cost,
-    "keys": keys, "topics": topics, "growth": growth, "pipe": pipe, "latency": latency, "held": held,
+    "keys": keys, "topics": topics, "growth": growth, "pipe": pipe, "latency": latency, "views": views, "held": held,
 }  # fmt: skip
 
 

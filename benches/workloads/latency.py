@@ -1,19 +1,23 @@
-"""From the call of append to the message in a worker's hands, each way of waiting in turn; what appenders pay for those
-who wait; and what waiting costs.
+"""From the call of append to the message in a worker's hands, the ways of waiting in turn, round by round; what appenders
+pay for those who wait; and what waiting costs.
 
 Idle: one producer, one message after the other, one worker. Busy: two producers, two workers. Synchronous commit is on,
 so a commit's flush is part of it. Inside the server, on one of its own with `track_commit_timestamp` and without the
-flush: from the commit to the rows of a claim that waited.
+flush: from the commit to the rows of a claim that waited. Appenders beside workers: those who wait for the topic that is
+appended to deliver all of it, on the same processors; so do those that ask every 100 ms, for comparison. Those who wait
+for another topic do nothing.
 """
 
 import random
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import arena as place
 import pace
 import payload
+import pgbench
 from figures import percentile
 from server import Server
 from systems.graphile_worker import GraphileWorker
@@ -23,23 +27,24 @@ from systems.outbox import Outbox
 TITLE = "Latency and waiting"
 IDLE, BUSY = "idle", "1,000 messages per second"
 RATES = {IDLE: 40, BUSY: 1000}
-BESIDE = "append beside {} sessions that wait, 4 clients, synchronous commit on"
-NOTIFIED = "append and NOTIFY in one transaction, 4 clients, synchronous commit on"
+BESIDE = "append beside {}, 4 clients, synchronous commit on"
+NOBODY, WHO_WAIT, WHO_ASK = "nobody", "{} who wait", "8 who ask every 100 ms"
+ELSEWHERE, NOTIFIED = "8 who wait for another topic", "nobody, with NOTIFY in the transaction"
 WAITING, LISTENING = "claim with wait_seconds", "LISTEN, its own"
 SERVER = "inside the server"
 ONE_BY_ONE = "50 workers, one message at a time"
-NOBODY = "50 sessions that wait, nothing to do"
+NOTHING = "50 sessions that wait, nothing to do"
 POLL = 0.1
-SLEEPERS = [0, 1, 8, 50]
 
 
 def run(bench):
-    for rate in RATES:
-        for title, name, way in ways():
-            for system in bench.chosen(lambda s, name=name: s.name == name):
-                case = f"{rate}: {title}"
-                with bench.attempt(system, case):
-                    hands(bench, system, case, RATES[rate], way)
+    for round in range(bench.form.pipe_rounds):
+        for rate in RATES:
+            for title, name, way in ways():
+                for system in bench.chosen(lambda s, name=name: s.name == name):
+                    case = f"{rate}: {title}"
+                    with bench.attempt(system, case):
+                        hands(bench, system, case, round, RATES[rate], way)
     for system in bench.chosen(lambda s: s.name == "outbox"):
         for part in (appenders, nothing_to_do, one_by_one, in_the_server):
             with bench.attempt(system, part.__name__):
@@ -145,28 +150,26 @@ def statement(system, way):
     return single
 
 
-def hands(bench, system, case, rate, way):
+def hands(bench, system, case, round, rate, way):
     arena, seconds = bench.arena, bench.form.latency_seconds
     count = 1 if rate == RATES[IDLE] else 2
     notifies = system.name == "outbox" and getattr(way, "args", ()) == (listen,)
-    for round in range(bench.form.pipe_rounds):
-        bench.empty(system)
-        if notifies:
-            arena.server.reload(**{"outbox.notify": True})
-        load = pace.Load(rate // count, seconds, 1)
-        load.start = time.time() + pace.STARTING
-        load.offers = count
-        producer = partial(produce, statement(system, way) if way is not in_node else statement(system, received(poll)))
-        processes = [pace.Process(load, one, arena, system.name, system, load) for one in [producer, way] * count]
-        watch(load, [one.process for one in processes], count)
-        results = [one.result() for one in processes]
-        if notifies:
-            arena.server.reload(**{"outbox.notify": None})
-        late = [ms for result in results if result for values in result["late"].values() for ms in values]
-        bench.samples.add(
-            "latency", case, system.name, round, hands_p50=percentile(late, 0.5), hands_p99=percentile(late, 0.99), hands_max=max(late),
-        )  # fmt: skip
-        bench.say(f"latency: {case}: {system.title}: {percentile(late, 0.5):.2f} ms, {percentile(late, 0.99):.2f} ms")
+    bench.empty(system)
+    if notifies:
+        arena.server.reload(**{"outbox.notify": True})
+    load = pace.Load(rate // count, seconds, 1)
+    load.start = time.time() + pace.STARTING
+    load.offers = count
+    producer = partial(produce, statement(system, way) if way is not in_node else statement(system, received(poll)))
+    processes = [pace.Process(load, one, arena, system.name, system, load) for one in [producer, way] * count]
+    watch(load, [one.process for one in processes], count)
+    results = [one.result() for one in processes]
+    if notifies:
+        arena.server.reload(**{"outbox.notify": None})
+    late = [ms for result in results if result for values in result["late"].values() for ms in values]
+    p50, p99 = percentile(late, 0.5), percentile(late, 0.99)
+    bench.samples.add("latency", case, system.name, round, hands_p50=p50, hands_p99=p99, hands_max=max(late))
+    bench.say(f"latency: {case}: {system.title}: {p50:.2f} ms, {p99:.2f} ms")
 
 
 def watch(load, processes, producers):
@@ -216,16 +219,35 @@ class Sleepers:
 
 
 def appenders(bench, system):
-    """The appender's throughput beside those who wait for its messages, and with a NOTIFY of its own instead."""
+    """The appender's throughput beside workers, and with a NOTIFY of its own instead."""
+    wait = waiting(system, payload.NAME)
+    cases = [(NOBODY, system, 0, ""), *((WHO_WAIT.format(count), system, count, wait) for count in (1, 8, 50))]
+    cases += [(WHO_ASK, system, 8, f"\\sleep {POLL * 1000:.0f} ms\n" + system.claim(100) + system.complete(100))]
+    cases += [(ELSEWHERE, system, 8, waiting(system, "'elsewhere'")), (NOTIFIED, Notifying(), 0, "")]
     for round in range(bench.form.rounds):
-        for count in SLEEPERS:
+        for title, appender, count, script in cases:
             bench.empty(system)
-            with Sleepers(bench, system, count):
-                done = system.run_append(bench.arena, system.name, 4, bench.form.seconds, True)
-            bench.sample("latency", BESIDE.format(count), system, round, done, done.transactions)
-        bench.empty(system)
-        done = Notifying().run_append(bench.arena, system.name, 4, bench.form.seconds, True)
-        bench.sample("latency", NOTIFIED, system, round, done, done.transactions)
+            with workers(bench, system, count, script):
+                done = appender.run_append(bench.arena, system.name, 4, bench.form.seconds, True)
+            bench.sample("latency", BESIDE.format(title), system, round, done, done.transactions)
+
+
+def waiting(system, topic):
+    claim = system.claim(100, topic)
+    return claim.replace("100)", "100, wait_seconds => 1)") + system.complete(100)
+
+
+@contextmanager
+def workers(bench, system, count, script):
+    """So many sessions that run `script` meanwhile."""
+    arguments = (bench.arena, system.name, script, count, bench.form.seconds + 1)
+    thread = threading.Thread(target=pgbench.run, args=arguments)
+    if count:
+        thread.start()
+        time.sleep(0.5)
+    yield
+    if count:
+        thread.join()
 
 
 class Notifying(Outbox):
@@ -240,8 +262,8 @@ def nothing_to_do(bench, system):
     with Sleepers(bench, system, 50), bench.meter() as meter:
         time.sleep(max(5, bench.form.seconds))
     cpu = meter.cpu / meter.seconds * 100
-    bench.samples.add("latency", NOBODY, system.name, 0, core=cpu)
-    bench.say(f"latency: {NOBODY}: {cpu:.2f} % of a core")
+    bench.samples.add("latency", NOTHING, system.name, 0, core=cpu)
+    bench.say(f"latency: {NOTHING}: {cpu:.2f} % of a core")
 
 
 def one_by_one(bench, system):
