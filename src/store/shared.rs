@@ -578,7 +578,7 @@ impl Pending {
         for (topic, news) in &self.news {
             let key = key(self.installation, Some(topic));
             if news.is_ready(committed) {
-                is_for_any |= !waiting::call_for(shared, key);
+                is_for_any |= !waiting::call_for(shared, key, false);
             }
             if committed && news.next() != NEVER {
                 waiting::expect(shared, key, news.next());
@@ -586,7 +586,7 @@ impl Pending {
             }
         }
         if is_for_any {
-            waiting::call_for(shared, any);
+            waiting::call_for(shared, any, false);
         }
         if next != NEVER {
             waiting::expect(shared, any, next);
