@@ -14,7 +14,7 @@
 //! to keep. The others sleep until they are called.
 
 use crate::places::Key;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Nothing known that the clock would bring.
 pub const NEVER: i64 = i64::MAX;
@@ -79,13 +79,30 @@ impl Waiter {
 pub struct Bucket {
     first: AtomicU32,
     last: AtomicU32,
-    /// When somebody last looked because it was called.
+    /// When somebody last looked because it was called,
     looked_at: AtomicI64,
+    /// and for what: half of a key.
+    looked_for: AtomicU64,
 }
 
 impl Bucket {
     pub const fn empty() -> Bucket {
-        Bucket { first: AtomicU32::new(NONE), last: AtomicU32::new(NONE), looked_at: AtomicI64::new(0) }
+        Bucket {
+            first: AtomicU32::new(NONE),
+            last: AtomicU32::new(NONE),
+            looked_at: AtomicI64::new(0),
+            looked_for: AtomicU64::new(0),
+        }
+    }
+
+    fn looked(&self, key: Key, now: i64) {
+        self.looked_at.store(now, SeqCst);
+        self.looked_for.store(key.0, SeqCst);
+    }
+
+    /// When somebody last looked for `key` because it was called, if nobody has looked for another one since.
+    fn looked_for(&self, key: Key) -> i64 {
+        if self.looked_for.load(SeqCst) == key.0 { self.looked_at.load(SeqCst) } else { i64::MIN }
     }
 
     /// True if somebody waits here. May be asked without the lock that guards the rest.
@@ -158,23 +175,30 @@ impl Waiters<'_> {
         }
     }
 
+    /// When `me` is to look again, as it stands.
+    pub fn looks_at(&self, me: usize) -> i64 {
+        let waiter = &self.waiters[me];
+        if waiter.state == State::Called {
+            waiter.rests_until(bucket(waiter.key, self.buckets).looked_for(waiter.key))
+        } else {
+            waiter.alarm
+        }
+    }
+
     /// What `me` is to do at `now`. Over: it is about to look.
     pub fn wake(&mut self, me: usize, now: i64) -> Sleep {
-        let waiter = self.waiters[me];
-        if waiter.state == State::Called {
-            let bucket = bucket(waiter.key, self.buckets);
-            let rests_until = waiter.rests_until(bucket.looked_at.load(SeqCst));
-            if now < rests_until {
-                return Sleep::Until(rests_until);
-            }
-            bucket.looked_at.store(now, SeqCst);
+        let time = self.looks_at(me);
+        if now < time {
+            return Sleep::Until(time);
+        }
+        let Waiter { key, state, .. } = self.waiters[me];
+        if state == State::Called {
+            bucket(key, self.buckets).looked(key, now);
             self.unlink(me);
-            self.enter(me, waiter.key);
-        } else if waiter.alarm <= now {
+            self.enter(me, key);
+        } else {
             self.waiters[me].state = State::Looking;
             self.waiters[me].alarm = NEVER;
-        } else {
-            return Sleep::Until(waiter.alarm);
         }
         Sleep::Over
     }

@@ -244,13 +244,9 @@ impl World {
         }
     }
 
-    /// As the session knows it: until its latch is set, it sleeps to the time it was told last.
     fn alarm(&self, me: usize) -> i64 {
         let mut waiters = self.waiters;
-        match (Waiters { buckets: &self.buckets, waiters: &mut waiters }).wake(me, i64::MIN) {
-            Sleep::Until(time) => time,
-            Sleep::Over => i64::MIN,
-        }
+        Waiters { buckets: &self.buckets, waiters: &mut waiters }.looks_at(me)
     }
 
     fn settle(&mut self) {
@@ -370,6 +366,19 @@ fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
     assert_eq!(lists.call(key(0), LATER + 80 + REST, false), Call::Wake(4));
     assert_eq!(lists.call(key(0), LATER + 90 + REST, true), Call::Wake(4), "it need not rest");
     assert_eq!(lists.wake(4, LATER + 95 + REST), Sleep::Over);
+}
+
+#[test]
+fn messages_of_another_topic_are_not_thick_and_fast() {
+    let buckets = [const { Bucket::empty() }; 1];
+    let mut places = [Waiter::AWAY; 2];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    for me in 0..2 {
+        lists.enter(me, key(me));
+        lists.sleep(me, NEVER);
+        assert_eq!(lists.call(key(me), LATER, false), Call::Wake(me));
+        assert_eq!(lists.wake(me, LATER), Sleep::Over);
+    }
 }
 
 #[test]
