@@ -1,5 +1,7 @@
 //! What differs between PostgreSQL 14 and 18: the only file with a version in it.
 
+#[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
+use super::lock;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -267,8 +269,7 @@ pub fn shared_memory(
 /// What the server has kept, when it started, for those who did not reserve.
 #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
 mod main_memory {
-    use super::super::lock;
-    use super::{CStr, NonNull, c_void, pg_sys};
+    use super::{CStr, NonNull, c_void, lock, pg_sys};
 
     /// `AddinShmemInitLock` in the server's array of named locks (lwlocknames.txt), a macro that bindings do not see.
     const ADDIN_SHMEM_INIT_LOCK: usize = 21;
