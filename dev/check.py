@@ -22,16 +22,17 @@ STORE = SOURCE / "store"
 OPERATIONS = {
     "access", "append", "claim", "cloudevent", "settle", "dead_letter", "inbox", "notify", "purge", "stats", "status", "topic",
 }  # fmt: skip
-PURE = {"floor", "formats", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
+PURE = {"bottom", "floor", "formats", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},
     "worker": OPERATIONS | {"store", "settings"},
-    **{operation: {"keys", "wake", "settings", "store", "error"} | PURE for operation in OPERATIONS},
+    **{operation: {"batch", "keys", "wake", "settings", "store", "error"} | PURE for operation in OPERATIONS},
+    "batch": {"keys", "settings", "store", "error"} | PURE,
     "keys": {"store", "error"},
     "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "floor", "formats", "places", "waiters", "board", "argument"},
+    "store": {"error", "bottom", "floor", "formats", "places", "waiters", "board", "argument"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }

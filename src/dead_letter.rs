@@ -82,6 +82,9 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
             }
             row.die_exhausted(now);
         }
+        if row.key.is_some() && found.row.place == Place::Dead {
+            shared::will_put_back(row.topic, seq)?;
+        }
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             shared::touched(seq)?;

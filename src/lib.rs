@@ -17,9 +17,9 @@
 //! Messages of one key follow each other: `keys.rs` says how.
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, topic, purge, stats, status, notify), which never use each other; operations -> keys, store, pure modules,
-//! settings, wake, error; keys -> store, error; settings -> store; store -> error, argument, board, floor, places, waiters.
-//! The pure modules (argument, backoff, board, floor, places, receipt, token, waiters) use no pgrx, and of ours only each
+//! inbox, topic, purge, stats, status, notify), which never use each other; operations -> batch, keys, store, pure modules,
+//! settings, wake, error; batch -> keys, store, pure modules, settings, error; keys -> store, error; settings -> store; store -> error, argument, board, bottom, floor, places, waiters.
+//! The pure modules (argument, backoff, board, bottom, floor, places, receipt, token, waiters) use no pgrx, and of ours only each
 //! other.
 
 mod api;
@@ -38,6 +38,7 @@ mod stats;
 mod status;
 mod topic;
 
+mod batch;
 mod keys;
 
 mod error;
@@ -48,6 +49,7 @@ mod wake;
 mod argument;
 mod backoff;
 mod board;
+mod bottom;
 mod floor;
 mod formats;
 mod places;

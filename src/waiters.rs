@@ -5,15 +5,25 @@
 //! looks again. It owes the others something for that: if it goes without having looked, or was called once more while
 //! it looked, it passes the call on; and a claim that leaves something behind calls the next.
 //!
+//! One that is called and has not looked yet will find whatever else is committed meanwhile: it calls nobody else. Where
+//! messages come thick and fast, whoever is called rests a little first ([`REST`]) and finds several: each look and each
+//! answer costs a commit, which those who append would wait for. Alone, a message does not wait.
+//!
 //! What comes by the clock (a due time, the end of a lease) announces nobody. So among those who wait for the same, one
 //! is the *keeper*: it sleeps no longer than until the next time known, and looks then. If it goes, another one is told
 //! to keep. The others sleep until they are called.
 
 use crate::places::Key;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Nothing known that the clock would bring.
 pub const NEVER: i64 = i64::MAX;
+/// A message that comes within this time after the last look comes thick and fast. Microseconds.
+const BUSY: i64 = 500;
+/// Then the next look is so long after the last one.
+pub const REST: i64 = 2_000;
+/// Who is called counts on for this long: it may have been held up. Then somebody else is called.
+const ABSORBS: i64 = 10_000;
 /// Look now.
 const AT_ONCE: i64 = i64::MIN;
 const NONE: u32 = u32::MAX;
@@ -22,11 +32,10 @@ const NONE: u32 = u32::MAX;
 #[repr(u32)]
 enum State {
     Away,
-    /// In the list: a call now means one more look.
+    /// A call now means one more look.
     Looking,
-    /// In the list.
     Asleep,
-    /// Taken from the list.
+    /// It is to look: it rests before, or is on its way.
     Called,
 }
 
@@ -36,15 +45,32 @@ enum State {
 pub struct Waiter {
     key: Key,
     alarm: i64,
+    called_at: i64,
     next: u32,
     previous: u32,
     state: State,
     keeper: bool,
+    /// Called to look at once.
+    urgent: bool,
 }
 
 impl Waiter {
-    pub const AWAY: Waiter =
-        Waiter { key: (0, 0), alarm: NEVER, next: NONE, previous: NONE, state: State::Away, keeper: false };
+    pub const AWAY: Waiter = Waiter {
+        key: (0, 0),
+        alarm: NEVER,
+        called_at: 0,
+        next: NONE,
+        previous: NONE,
+        state: State::Away,
+        keeper: false,
+        urgent: false,
+    };
+
+    /// Until when it rests, once it is called.
+    fn rests_until(&self, looked_at: i64) -> i64 {
+        let busy = self.called_at.saturating_sub(looked_at) < BUSY;
+        if busy && !self.urgent { looked_at.saturating_add(REST) } else { AT_ONCE }
+    }
 }
 
 /// Those whose keys end up here, the longest waiting first.
@@ -53,11 +79,30 @@ impl Waiter {
 pub struct Bucket {
     first: AtomicU32,
     last: AtomicU32,
+    /// When somebody last looked because it was called,
+    looked_at: AtomicI64,
+    /// and for what: half of a key.
+    looked_for: AtomicU64,
 }
 
 impl Bucket {
     pub const fn empty() -> Bucket {
-        Bucket { first: AtomicU32::new(NONE), last: AtomicU32::new(NONE) }
+        Bucket {
+            first: AtomicU32::new(NONE),
+            last: AtomicU32::new(NONE),
+            looked_at: AtomicI64::new(0),
+            looked_for: AtomicU64::new(0),
+        }
+    }
+
+    fn looked(&self, key: Key, now: i64) {
+        self.looked_at.store(now, SeqCst);
+        self.looked_for.store(key.0, SeqCst);
+    }
+
+    /// When somebody last looked for `key` because it was called, if nobody has looked for another one since.
+    fn looked_for(&self, key: Key) -> i64 {
+        if self.looked_for.load(SeqCst) == key.0 { self.looked_at.load(SeqCst) } else { i64::MIN }
     }
 
     /// True if somebody waits here. May be asked without the lock that guards the rest.
@@ -78,6 +123,16 @@ pub enum Sleep {
     Until(i64),
     /// Look again.
     Over,
+}
+
+/// Who looks because of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// This one: wake it.
+    Wake(usize),
+    /// One that was called before.
+    Absorbed,
+    Nobody,
 }
 
 /// What becomes of somebody's duties when it goes.
@@ -120,16 +175,30 @@ impl Waiters<'_> {
         }
     }
 
+    /// When `me` is to look again, as it stands.
+    pub fn looks_at(&self, me: usize) -> i64 {
+        let waiter = &self.waiters[me];
+        if waiter.state == State::Called {
+            waiter.rests_until(bucket(waiter.key, self.buckets).looked_for(waiter.key))
+        } else {
+            waiter.alarm
+        }
+    }
+
     /// What `me` is to do at `now`. Over: it is about to look.
     pub fn wake(&mut self, me: usize, now: i64) -> Sleep {
-        let waiter = self.waiters[me];
-        if waiter.state == State::Called {
-            self.enter(me, waiter.key);
-        } else if waiter.alarm <= now {
+        let time = self.looks_at(me);
+        if now < time {
+            return Sleep::Until(time);
+        }
+        let Waiter { key, state, .. } = self.waiters[me];
+        if state == State::Called {
+            bucket(key, self.buckets).looked(key, now);
+            self.unlink(me);
+            self.enter(me, key);
+        } else {
             self.waiters[me].state = State::Looking;
             self.waiters[me].alarm = NEVER;
-        } else {
-            return Sleep::Until(waiter.alarm);
         }
         Sleep::Over
     }
@@ -137,7 +206,7 @@ impl Waiters<'_> {
     /// `me` goes. `in_vain`: it did not finish its last look.
     pub fn leave(&mut self, me: usize, in_vain: bool) -> Left {
         let waiter = self.waiters[me];
-        if matches!(waiter.state, State::Looking | State::Asleep) {
+        if waiter.state != State::Away {
             self.unlink(me);
         }
         self.waiters[me] = Waiter::AWAY;
@@ -157,13 +226,20 @@ impl Waiters<'_> {
     }
 
     /// There is something for those who wait for `key`: one of them is called, the longest waiting that keeps no clock.
-    pub fn call(&mut self, key: Key) -> Option<usize> {
+    /// `urgent`: others have looked, and left it.
+    pub fn call(&mut self, key: Key, now: i64, urgent: bool) -> Call {
+        if let Some(called) = self.called(key, now) {
+            let waiter = &mut self.waiters[called];
+            let hurries = urgent && !waiter.urgent;
+            waiter.urgent |= urgent;
+            return if hurries { Call::Wake(called) } else { Call::Absorbed };
+        }
         let keeps = |waiter: &usize| self.waiters[*waiter].keeper;
-        let called = self.listed(key).find(|waiter| !keeps(waiter)).or_else(|| self.listed(key).next())?;
-        self.unlink(called);
-        self.waiters[called].state = State::Called;
-        self.waiters[called].keeper = false;
-        Some(called)
+        let called = self.listed(key).find(|waiter| !keeps(waiter)).or_else(|| self.listed(key).next());
+        let Some(called) = called else { return Call::Nobody };
+        let waiter = &mut self.waiters[called];
+        *waiter = Waiter { state: State::Called, called_at: now, urgent, keeper: false, ..*waiter };
+        Call::Wake(called)
     }
 
     /// At `time` there may be something for those who wait for `key`.
@@ -185,8 +261,19 @@ impl Waiters<'_> {
         self.listed(key).find(|waiter| self.waiters[*waiter].keeper)
     }
 
-    /// Those in the list who wait for `key`, the longest waiting first.
+    /// Somebody who has been called for `key` and is to look still.
+    fn called(&self, key: Key, now: i64) -> Option<usize> {
+        let counts =
+            |waiter: &Waiter| waiter.state == State::Called && now.saturating_sub(waiter.called_at) < ABSORBS;
+        self.all(key).find(|waiter| counts(&self.waiters[*waiter]))
+    }
+
+    /// Those who wait for `key` and are not called, the longest waiting first.
     fn listed(&self, key: Key) -> impl Iterator<Item = usize> {
+        self.all(key).filter(|waiter| self.waiters[*waiter].state != State::Called)
+    }
+
+    fn all(&self, key: Key) -> impl Iterator<Item = usize> {
         let first = bucket(key, self.buckets).first.load(SeqCst);
         let at = |place: u32| (place != NONE).then_some(place as usize);
         std::iter::successors(at(first), move |place| at(self.waiters[*place].next))

@@ -10,7 +10,7 @@ mod waiters;
 
 use places::Key;
 use proptest::prelude::*;
-use waiters::{Bucket, Left, NEVER, Sleep, Waiter, Waiters};
+use waiters::{Bucket, Call, Left, NEVER, REST, Sleep, Waiter, Waiters};
 
 const SESSIONS: usize = 6;
 const TOPICS: usize = 2;
@@ -85,9 +85,15 @@ impl World {
         }
     }
 
-    fn call(&mut self, topic: usize) {
-        let called = self.lists().call(key(topic)).or_else(|| self.lists().call(key(ANY)));
-        self.set_latch(called);
+    fn call(&mut self, topic: usize, urgent: bool) {
+        let now = self.clock;
+        for wanted in [topic, ANY] {
+            match self.lists().call(key(wanted), now, urgent) {
+                Call::Wake(called) => return self.set_latch(Some(called)),
+                Call::Absorbed => return,
+                Call::Nobody => {}
+            }
+        }
     }
 
     fn leave(&mut self, me: usize, in_vain: bool) {
@@ -96,7 +102,7 @@ impl World {
             Left::Keeper(heir) => self.set_latch(Some(heir)),
             Left::CallAnother(wanted) => {
                 let topic = (0..=ANY).find(|topic| key(*topic) == wanted).expect("a key");
-                self.call(topic);
+                self.call(topic, true);
             }
         }
     }
@@ -114,7 +120,7 @@ impl World {
         self.steps[me] = match step {
             Step::Idle => match choice % 4 {
                 0 | 1 => {
-                    let due = if choice & 16 == 0 { 0 } else { self.clock + i64::from(choice % 32) };
+                    let due = if choice & 16 == 0 { 0 } else { self.clock + 300 * i64::from(choice % 32) };
                     let topic = usize::from(choice / 32) % TOPICS;
                     self.messages.push(Message { topic, due, state: State::Open(me) });
                     Step::Appended(self.messages.len() - 1)
@@ -137,7 +143,7 @@ impl World {
             Step::Told(message) => {
                 let Message { topic, due, .. } = self.messages[message];
                 if due <= self.clock {
-                    self.call(topic);
+                    self.call(topic, false);
                 } else {
                     for key in [key(topic), key(ANY)] {
                         let keeper = self.lists().expect(key, due);
@@ -179,7 +185,7 @@ impl World {
             }
             Step::GivingBack(messages) => {
                 for message in messages {
-                    self.call(self.messages[message].topic);
+                    self.call(self.messages[message].topic, false);
                     if self.messages[message].state == State::GivenBack(me) {
                         self.messages[message].state = State::Ready;
                     }
@@ -208,7 +214,7 @@ impl World {
         if !taken.is_empty() {
             self.leave(me, false);
             if more {
-                self.call(topic);
+                self.call(topic, true);
             }
             return Step::Holding(taken);
         }
@@ -238,13 +244,9 @@ impl World {
         }
     }
 
-    /// As the session knows it: until its latch is set, it sleeps to the time it was told last.
     fn alarm(&self, me: usize) -> i64 {
         let mut waiters = self.waiters;
-        match (Waiters { buckets: &self.buckets, waiters: &mut waiters }).wake(me, i64::MIN) {
-            Sleep::Until(time) => time,
-            Sleep::Over => i64::MIN,
-        }
+        Waiters { buckets: &self.buckets, waiters: &mut waiters }.looks_at(me)
     }
 
     fn settle(&mut self) {
@@ -260,15 +262,15 @@ impl World {
         let sleepers = |topic: usize| {
             (0..SESSIONS).filter(move |me| matches!(self.steps[*me], Step::Asleep(wanted) if wanted == topic))
         };
+        let alarm = |topic| sleepers(topic).map(|me| self.alarm(me)).min();
         for message in self.messages.iter().filter(|message| message.state == State::Ready) {
-            for wanted in [message.topic, ANY] {
-                if sleepers(wanted).next().is_none() {
-                    continue;
-                }
-                assert!(message.due > self.clock, "{message:?} and a sleeper: {:?}", self.steps);
-                let alarm = sleepers(wanted).map(|me| self.alarm(me)).min();
-                assert!(alarm <= Some(message.due), "nobody wakes for {message:?}: {:?}", self.steps);
-            }
+            let alarms = [alarm(message.topic), alarm(ANY)];
+            // Somebody rests before it looks, whoever else waits; before that, each keeps the clock for its like.
+            let looks_soon = alarms.iter().flatten().any(|alarm| *alarm <= self.clock + REST);
+            let is_kept =
+                message.due > self.clock && alarms.iter().flatten().all(|alarm| *alarm <= message.due);
+            let is_alone = alarms == [None; 2];
+            assert!(looks_soon || is_kept || is_alone, "nobody wakes for {message:?}: {:?}", self.steps);
         }
     }
 }
@@ -285,6 +287,7 @@ proptest! {
             match chance {
                 0 => world.die(session),
                 1 => world.clock += 10,
+                3 => world.clock += 3 * REST,
                 2 => {
                     world.settle();
                     world.check();
@@ -295,8 +298,25 @@ proptest! {
         for _ in 0..5 {
             world.settle();
             world.check();
-            world.clock += 10;
+            world.clock += 2 * REST;
         }
+        world.settle();
+        let left = |topic| world.messages.iter().any(|m| m.state == State::Ready && m.due <= world.clock && m.topic == topic);
+        for step in &world.steps {
+            let beside = matches!(step, Step::Asleep(wanted) if (0..TOPICS).any(|topic| left(topic) && (*wanted == ANY || *wanted == topic)));
+            assert!(!beside, "{:?} beside {:?}", world.steps, world.messages);
+        }
+    }
+}
+
+/// Nobody has looked for so long that nothing is thick and fast.
+const LATER: i64 = 1_000_000;
+
+fn fifty(places: &mut [Waiter; 50], buckets: &[Bucket]) {
+    let mut lists = Waiters { buckets, waiters: places };
+    for me in 0..50 {
+        lists.enter(me, key(0));
+        assert_eq!(lists.sleep(me, NEVER), None);
     }
 }
 
@@ -304,17 +324,61 @@ proptest! {
 fn one_message_calls_one_of_many_and_the_longest_waiting_first() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 50];
+    fifty(&mut places, &buckets);
     let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
-    for me in 0..50 {
-        lists.enter(me, key(0));
-        lists.sleep(me, 1_000);
+    // The first one keeps the clock, and comes last.
+    for (n, expected) in (1..50).chain([0]).enumerate() {
+        let now = LATER * (n as i64 + 1);
+        assert_eq!(lists.call(key(0), now, false), Call::Wake(expected));
+        assert_eq!(lists.call(key(0), now, false), Call::Absorbed, "it has not looked yet");
+        assert_eq!(lists.wake(expected, now), Sleep::Over);
+        assert_eq!(lists.leave(expected, false), Left::Nothing);
     }
-    let order: Vec<usize> = (0..49).filter_map(|_| lists.call(key(0))).collect();
-    assert_eq!(order, (1..50).collect::<Vec<_>>());
-    assert_eq!(lists.wake(0, 0), Sleep::Until(1_000), "the first one keeps the clock, and comes last");
-    assert_eq!(lists.call(key(0)), Some(0));
-    assert_eq!(lists.call(key(0)), None);
+    assert_eq!(lists.call(key(0), LATER, false), Call::Nobody);
     assert!(buckets.iter().all(Bucket::is_empty));
+}
+
+#[test]
+fn one_that_is_held_up_keeps_nobody_else_from_being_called() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 50];
+    fifty(&mut places, &buckets);
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
+    assert_eq!(lists.call(key(0), LATER + 20_000, false), Call::Wake(2));
+    assert_eq!(lists.leave(1, false), Left::CallAnother(key(0)));
+}
+
+#[test]
+fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 50];
+    fifty(&mut places, &buckets);
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
+    assert_eq!(lists.wake(1, LATER + 50), Sleep::Over, "the first one does not wait");
+    assert_eq!(lists.call(key(0), LATER + 100, false), Call::Wake(2));
+    assert_eq!(lists.wake(2, LATER + 150), Sleep::Until(LATER + 50 + REST));
+    assert_eq!(lists.call(key(0), LATER + 200, false), Call::Absorbed);
+    assert_eq!(lists.wake(2, LATER + 50 + REST), Sleep::Over);
+    assert_eq!(lists.call(key(0), LATER + 60 + REST, true), Call::Wake(3));
+    assert_eq!(lists.wake(3, LATER + 70 + REST), Sleep::Over, "left by another, it was urgent");
+    assert_eq!(lists.call(key(0), LATER + 80 + REST, false), Call::Wake(4));
+    assert_eq!(lists.call(key(0), LATER + 90 + REST, true), Call::Wake(4), "it need not rest");
+    assert_eq!(lists.wake(4, LATER + 95 + REST), Sleep::Over);
+}
+
+#[test]
+fn messages_of_another_topic_are_not_thick_and_fast() {
+    let buckets = [const { Bucket::empty() }; 1];
+    let mut places = [Waiter::AWAY; 2];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    for me in 0..2 {
+        lists.enter(me, key(me));
+        lists.sleep(me, NEVER);
+        assert_eq!(lists.call(key(me), LATER, false), Call::Wake(me));
+        assert_eq!(lists.wake(me, LATER), Sleep::Over);
+    }
 }
 
 #[test]
@@ -342,8 +406,8 @@ fn waiting_for_one_topic_is_not_waiting_for_another() {
         lists.enter(me, key(me));
         lists.sleep(me, NEVER);
     }
-    assert_eq!(lists.call(key(1)), Some(1));
-    assert_eq!(lists.call(key(1)), None);
+    assert_eq!(lists.call(key(1), LATER, false), Call::Wake(1));
+    assert_eq!(lists.call(key(1), LATER, false), Call::Absorbed);
     assert_eq!(lists.expect(key(2), 5), Some(2));
     assert_eq!(lists.leave(1, false), Left::CallAnother(key(1)));
     assert_eq!([lists.leave(0, false), lists.leave(2, false)], [Left::Nothing; 2]);

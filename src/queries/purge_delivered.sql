@@ -13,7 +13,7 @@ WITH finished AS MATERIALIZED (
      WHERE r.first < $4
        AND r.delivered_at < clock_timestamp() - make_interval(secs => 86400.0 * $3)
        AND r.delivered_at < clock_timestamp() - make_interval(secs => 86400.0 * coalesce(t.retention_days, $1))
-     ORDER BY r.first
+     ORDER BY r.first, e.seq
      LIMIT $2
        FOR UPDATE OF r SKIP LOCKED
 ), receipts AS (

@@ -3,9 +3,10 @@
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
-use super::version;
+use super::{lock, version};
 use crate::board::Board;
-use crate::floor::{self, Entry, Pace, Slot};
+use crate::bottom::{self, Bottom};
+use crate::floor::{self, Entry, IDLE, Pace, Slot};
 use crate::places::{self, Key, Tenant};
 use crate::waiters::{self, Bucket, Waiter, Waiters};
 use pgrx::pg_sys;
@@ -67,8 +68,10 @@ pub(super) struct Topic {
     installation: u64,
     /// What was known under another generation is void.
     pub(super) generation: u64,
-    pub(super) ready: Entry,
+    ready: Entry,
     waiting: Entry,
+    /// Of the ready index.
+    pub(super) bottom: Bottom,
     /// Of purge's looks for deaths in all topics.
     pub(super) deaths: Pace,
 }
@@ -78,6 +81,15 @@ pub(super) struct SharedSlot {
     pub(super) installation: AtomicU64,
     pub(super) low: AtomicI64,
     pub(super) since: AtomicI64,
+    pub(super) back: AtomicI64,
+}
+
+impl SharedSlot {
+    /// The transaction is over.
+    pub(super) fn withdraw(&self) {
+        self.low.store(IDLE, SeqCst);
+        self.back.store(IDLE, SeqCst);
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -147,20 +159,18 @@ impl Shared {
         // handed out but the buckets' atomics, and `work` does nothing that could raise an error.
         unsafe {
             let header = self.0.as_ptr();
-            let lock = &raw mut (*header).lock;
-            pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-            let result = work(&mut Contents {
-                marks: &mut (*header).marks,
-                generation: &mut (*header).generation,
-                board: &mut (*header).board,
-                topics: std::slice::from_raw_parts_mut(first_topic(header), topics()),
-                waiters: Waiters {
-                    buckets: &(*header).buckets,
-                    waiters: std::slice::from_raw_parts_mut(first_waiter(header), sessions()),
-                },
-            });
-            pg_sys::LWLockRelease(lock);
-            result
+            lock::locked(&raw mut (*header).lock, || {
+                work(&mut Contents {
+                    marks: &mut (*header).marks,
+                    generation: &mut (*header).generation,
+                    board: &mut (*header).board,
+                    topics: std::slice::from_raw_parts_mut(first_topic(header), topics()),
+                    waiters: Waiters {
+                        buckets: &(*header).buckets,
+                        waiters: std::slice::from_raw_parts_mut(first_waiter(header), sessions()),
+                    },
+                })
+            })
         }
     }
 
@@ -184,15 +194,31 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(first_slot(self.0.as_ptr()), sessions()) }
     }
 
+    /// What sessions publish, for floors.
     pub(super) fn slots(self, installation: u64) -> impl Iterator<Item = Slot> {
+        self.published(installation, |slot| Slot {
+            low: slot.low.load(SeqCst),
+            since: slot.since.load(SeqCst),
+        })
+    }
+
+    /// The same for bottoms.
+    pub(super) fn slots_below(self, installation: u64) -> impl Iterator<Item = bottom::Slot> {
+        self.published(installation, |slot| bottom::Slot {
+            low: slot.low.load(SeqCst),
+            back: slot.back.load(SeqCst),
+        })
+    }
+
+    fn published<T>(self, installation: u64, read: impl Fn(&SharedSlot) -> T) -> impl Iterator<Item = T> {
         self.all_slots().iter().filter_map(move |slot| {
             let belongs = || slot.installation.load(SeqCst) == installation;
             if !belongs() {
                 return None;
             }
-            let (low, since) = (slot.low.load(SeqCst), slot.since.load(SeqCst));
+            let numbers = read(slot);
             // Asked again: the slot may have gone to another session meanwhile, and its numbers with it.
-            belongs().then_some(Slot { low, since })
+            belongs().then_some(numbers)
         })
     }
 
@@ -260,6 +286,7 @@ impl Topic {
         generation: 0,
         ready: Entry::UNKNOWN,
         waiting: Entry::UNKNOWN,
+        bottom: Bottom::UNKNOWN,
         deaths: Pace::UNKNOWN,
     };
 

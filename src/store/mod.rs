@@ -18,6 +18,7 @@ pub mod json;
 mod leaves;
 pub mod lifecycle;
 pub mod listeners;
+mod lock;
 pub mod of_key;
 pub mod procedure;
 pub mod process;

@@ -8,6 +8,7 @@ use super::cache::{self, Range, Shared};
 use super::catalog::{self, Object};
 use super::value::{Text, Time};
 use super::{listeners, server, waiting};
+use crate::bottom::{self, Dive};
 use crate::error::Error;
 use crate::floor::{self, Cost, IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::places::Key;
@@ -24,11 +25,19 @@ struct Pending {
     /// When the first of it was noted; 0: nothing noted.
     since: i64,
     installation: u64,
-    looks: HashMap<(Key, Range), (u64, Look, Seen)>,
+    looks: HashMap<(Key, Range), Left>,
     /// By topic.
     news: HashMap<Vec<u8>, News>,
     /// The lowest number of a row that was changed.
     touched: Option<i64>,
+}
+
+/// What a look is to leave, once the transaction is committed.
+struct Left {
+    generation: u64,
+    look: Look,
+    seen: Seen,
+    dive: Dive,
 }
 
 /// What has happened to the messages of a topic, or of all.
@@ -94,6 +103,7 @@ pub struct Looking {
     range: Range,
     generation: u64,
     look: Option<Look>,
+    dive: Dive,
     /// Transactions before this one have been open for a while and hold no floor.
     horizon: u32,
 }
@@ -116,7 +126,7 @@ pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Er
 fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
     let installation = installation()?;
     let key = key(installation, topic.map(Text::bytes));
-    let nothing = Looking { key, range, generation: 0, look: None, horizon: 0 };
+    let nothing = Looking { key, range, generation: 0, look: None, dive: Dive::NONE, horizon: 0 };
     let Some(shared) = Shared::attached() else { return Ok(nothing) };
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
     let (highest, lowest) = match range {
@@ -127,17 +137,23 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
         // Whoever makes a message wait lowers the floor once that is committed.
         Range::Waiting => (now.0, i64::MAX),
     };
-    let left = PENDING.with_borrow(|pending| pending.looks.get(&(key, range)).and_then(|look| look.2.reach));
-    Ok(shared.locked(|contents| {
+    let earlier = PENDING.with_borrow(|pending| pending.looks.get(&(key, range)).map(|left| left.seen.reach));
+    let dives = range == Range::Ready && earlier.is_none() && !server::may_prepare_transactions();
+    let mut looking = shared.locked(|contents| {
         let horizon = contents.mark(now.0);
         match contents.topic_in_use(key, installation, now.0) {
             Some(topic) => {
-                let look = topic.entry(range).look(now.0, highest, lowest, asked).from(left);
-                Looking { generation: topic.generation, look: Some(look), horizon, ..nothing }
+                let look = topic.entry(range).look(now.0, highest, lowest, asked).from(earlier.flatten());
+                let dive = if dives { topic.bottom.look(now.0, look.sweep) } else { Dive::NONE };
+                Looking { generation: topic.generation, look: Some(look), dive, horizon, ..nothing }
             }
             None => nothing,
         }
-    }))
+    });
+    if let Some(bound) = &mut looking.dive.bound {
+        *bound = bottom::lowest(shared.slots_below(installation)).min(highest.saturating_add(1));
+    }
+    Ok(looking)
 }
 
 /// What claims have left behind.
@@ -172,7 +188,25 @@ pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
 impl Looking {
     /// The number or time to start at.
     pub fn start(&self) -> i64 {
-        self.look.map_or(0, |look| look.start)
+        self.look.map_or(0, |look| self.dive.from.map_or(look.start, |from| from.min(look.start)))
+    }
+
+    /// To be asked once the snapshot is taken: true if all that is ready or leased in it is at [`Looking::start`] or above.
+    pub fn meets_all(&self) -> bool {
+        self.start() <= 0
+            || self.dive.from.is_some()
+                && Shared::attached().is_some_and(|shared| {
+                    shared.locked(|contents| {
+                        let topic =
+                            contents.topic(self.key).filter(|topic| topic.generation == self.generation);
+                        topic.is_some_and(|topic| topic.bottom.is_undisturbed_since(&self.dive))
+                    })
+                })
+    }
+
+    /// Notes the first ready or leased message that was met, and whether any had a key.
+    pub fn has_met(&mut self, first: Option<i64>, keyed: bool) {
+        (self.dive.first, self.dive.keyed) = (first, keyed);
     }
 
     /// True if the row's change by transaction `xid` holds the floor: it may roll back, and soon.
@@ -182,18 +216,22 @@ impl Looking {
         self.horizon == 0 || unsafe { !pg_sys::TransactionIdPrecedes(xid, horizon) }
     }
 
-    /// True if this look starts at the beginning.
-    pub fn is_sweep(&self) -> bool {
+    fn is_sweep(&self) -> bool {
         self.look.is_some_and(|look| look.sweep)
     }
 
-    /// Takes down what the walk from the beginning to the first claimable row has cost.
+    /// True if this look starts below the floor, and is to tell what the way has cost.
+    pub fn is_measured(&self) -> bool {
+        self.is_sweep() || self.dive.from.is_some()
+    }
+
+    /// Takes down what the walk from the start to the first claimable row has cost.
     pub fn walked(&self, cost: Cost) {
         if let Some(shared) = Shared::attached() {
-            shared.locked(|contents| {
-                if let Some(topic) = contents.topic(self.key) {
-                    topic.entry(self.range).walked(cost);
-                }
+            shared.locked(|contents| match contents.topic(self.key) {
+                Some(topic) if self.is_sweep() => topic.entry(self.range).walked(cost),
+                Some(topic) => topic.bottom.walked(cost),
+                None => {}
             });
         }
     }
@@ -209,7 +247,11 @@ impl Looking {
             if at_once {
                 entry.keep(&look, &seen);
             }
-            Some(entry.next_end())
+            let next_end = entry.next_end();
+            if at_once && self.range == Range::Ready {
+                topic.bottom.keep(&self.dive);
+            }
+            Some(next_end)
         });
         if !at_once {
             self.note(look, seen);
@@ -218,19 +260,19 @@ impl Looking {
     }
 
     fn note(&self, look: Look, seen: Seen) {
+        let (generation, dive) = (self.generation, self.dive);
         note(|pending| {
             pending
                 .looks
                 .entry((self.key, self.range))
-                .and_modify(|kept| {
-                    let (_, first, left) = *kept;
+                .and_modify(|left| {
                     let both = Seen {
-                        reach: seen.reach.into_iter().chain(left.reach).min(),
-                        expiry: left.expiry.min(seen.expiry),
+                        reach: seen.reach.into_iter().chain(left.seen.reach).min(),
+                        expiry: left.seen.expiry.min(seen.expiry),
                     };
-                    *kept = (self.generation, first.and(&look), both);
+                    *left = Left { generation, look: left.look.and(&look), seen: both, dive: dive.void() };
                 })
-                .or_insert((self.generation, look, seen));
+                .or_insert(Left { generation, look, seen, dive });
         });
     }
 }
@@ -278,6 +320,27 @@ pub fn numbered(first: i64) {
     if slot.low.load(SeqCst) == NUMBERING {
         slot.low.store(first, SeqCst);
     }
+}
+
+/// The transaction is about to put message `seq` of `topic`, which has a key and waits, is parked or dead, back among
+/// the ready ones.
+pub fn will_put_back(topic: Text<'_>, seq: i64) -> Result<(), Error> {
+    let installation = installation()?;
+    let Some(shared) = Shared::attached() else { return Ok(()) };
+    if let Some(slot) = shared.own_slot() {
+        note(|_| ());
+        slot.installation.store(installation, SeqCst);
+        let back = slot.back.load(SeqCst);
+        slot.back.store(if back == IDLE { seq } else { back.min(seq) }, SeqCst);
+    }
+    shared.locked(|contents| {
+        for key in [key(installation, Some(topic.bytes())), key(installation, None)] {
+            if let Some(topic) = contents.topic(key) {
+                topic.bottom.disturb(seq);
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Once committed, new messages of `topic` can be claimed.
@@ -393,7 +456,7 @@ extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut
                 pending.tell_floors_aborted(shared);
             }
             if let Some(slot) = shared.own_slot() {
-                slot.low.store(IDLE, SeqCst);
+                slot.withdraw();
             }
             pending.tell_waiters(shared, committed);
             pending.tell_listeners(shared, committed);
@@ -432,7 +495,7 @@ fn forget() {
         let Ok(mut pending) = pending.try_borrow_mut() else { return };
         if pending.since != 0 {
             if let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) {
-                slot.low.store(IDLE, SeqCst);
+                slot.withdraw();
             }
             pending.clear();
         }
@@ -465,9 +528,12 @@ impl Pending {
             return;
         }
         shared.locked(|contents| {
-            for (&(key, range), (generation, look, seen)) in &self.looks {
-                if let Some(topic) = contents.topic(key).filter(|topic| topic.generation == *generation) {
-                    topic.entry(range).keep(look, seen);
+            for (&(key, range), left) in &self.looks {
+                if let Some(topic) = contents.topic(key).filter(|topic| topic.generation == left.generation) {
+                    topic.entry(range).keep(&left.look, &left.seen);
+                    if range == Range::Ready {
+                        topic.bottom.keep(&left.dive);
+                    }
                 }
             }
             let mut tell = |key: Key, news: &News| {
@@ -512,7 +578,7 @@ impl Pending {
         for (topic, news) in &self.news {
             let key = key(self.installation, Some(topic));
             if news.is_ready(committed) {
-                is_for_any |= !waiting::call_for(shared, key);
+                is_for_any |= !waiting::call_for(shared, key, false);
             }
             if committed && news.next() != NEVER {
                 waiting::expect(shared, key, news.next());
@@ -520,7 +586,7 @@ impl Pending {
             }
         }
         if is_for_any {
-            waiting::call_for(shared, any);
+            waiting::call_for(shared, any, false);
         }
         if next != NEVER {
             waiting::expect(shared, any, next);

@@ -7,9 +7,8 @@
 //! A megabyte is more than a server keeps for late comers, so it is a segment of its own, and a small anchor tells where.
 //! Entries never move or vanish, so they are read without a lock; the lock is for adding one.
 
-use super::shared;
 use super::value::{Text, Time};
-use super::version;
+use super::{lock, shared, version};
 use crate::error::Error;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -214,21 +213,18 @@ impl Segment {
         // SAFETY: the lock and the entries live as long as the server. Whoever holds the lock is alone in writing to an
         // entry that is not published yet, and nobody reads one.
         unsafe {
-            let lock = (&raw const self.lock).cast_mut();
-            pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-            let place = self
-                .places(installation, name)
-                .find(|topic| topic.installation.load(Acquire) == 0 || topic.is(installation, name));
-            if let Some(topic) = place
-                && topic.installation.load(Acquire) == 0
-            {
-                let topic = (&raw const *topic).cast_mut();
-                (*topic).length = length;
-                (&raw mut (*topic).name).cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), name.len());
-                (*topic).installation.store(installation, Release);
-            }
-            pg_sys::LWLockRelease(lock);
-            place
+            lock::locked((&raw const self.lock).cast_mut(), || {
+                let place = self
+                    .places(installation, name)
+                    .find(|topic| topic.installation.load(Acquire) == 0 || topic.is(installation, name))?;
+                if place.installation.load(Acquire) == 0 {
+                    let topic = (&raw const *place).cast_mut();
+                    (*topic).length = length;
+                    (&raw mut (*topic).name).cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), name.len());
+                    (*topic).installation.store(installation, Release);
+                }
+                Some(place)
+            })
         }
     }
 }
@@ -290,21 +286,11 @@ fn attach() -> Option<&'static Segment> {
     // the server, and its mapping as long as the session.
     unsafe {
         pg_sys::LWLockRegisterTranche((*anchor).tranche, c"outbox totals".as_ptr());
-        let lock = &raw mut (*anchor).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-        let segment = pgrx::PgTryBuilder::new(|| {
-            if (*anchor).segment == 0 { make(anchor) } else { pg_sys::dsm_attach((*anchor).segment) }
-        })
-        .catch_others(|_| {
-            // Raising the error has let interrupts in; LWLockRelease below expects them held.
-            pg_sys::InterruptHoldoffCount += 1;
-            std::ptr::null_mut()
-        })
-        .execute();
-        pg_sys::LWLockRelease(lock);
-        if segment.is_null() {
-            return None;
-        }
+        let segment = lock::tried(&raw mut (*anchor).lock, || {
+            let made = (*anchor).segment != 0;
+            NonNull::new(if made { pg_sys::dsm_attach((*anchor).segment) } else { make(anchor) })
+        })?
+        .as_ptr();
         pg_sys::dsm_pin_mapping(segment);
         NonNull::new(pg_sys::dsm_segment_address(segment).cast::<Segment>()).map(|place| place.as_ref())
     }

@@ -1,5 +1,7 @@
 //! What differs between PostgreSQL 14 and 18: the only file with a version in it.
 
+#[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
+use super::lock;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -267,7 +269,7 @@ pub fn shared_memory(
 /// What the server has kept, when it started, for those who did not reserve.
 #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
 mod main_memory {
-    use super::{CStr, NonNull, c_void, pg_sys};
+    use super::{CStr, NonNull, c_void, lock, pg_sys};
 
     /// `AddinShmemInitLock` in the server's array of named locks (lwlocknames.txt), a macro that bindings do not see.
     const ADDIN_SHMEM_INIT_LOCK: usize = 21;
@@ -282,23 +284,14 @@ mod main_memory {
         // SAFETY: the protocol for late comers: under the lock, whoever does not find the structure fills it in.
         unsafe {
             let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
-            pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-            let place = pgrx::PgTryBuilder::new(|| {
+            lock::tried(lock, || {
                 let mut found = false;
-                let place = pg_sys::ShmemInitStruct(name.as_ptr(), size, &mut found);
-                NonNull::new(place).map(|place| (place, found))
+                let place = NonNull::new(pg_sys::ShmemInitStruct(name.as_ptr(), size, &mut found))?;
+                if !found {
+                    fill(place.as_ptr());
+                }
+                Some(place)
             })
-            .catch_others(|_| {
-                // Raising the error has let interrupts in; LWLockRelease below expects them held.
-                pg_sys::InterruptHoldoffCount += 1;
-                None
-            })
-            .execute();
-            if let Some((place, false)) = place {
-                fill(place.as_ptr());
-            }
-            pg_sys::LWLockRelease(lock);
-            place.map(|(place, _)| place)
         }
     }
 }

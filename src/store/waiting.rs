@@ -9,7 +9,7 @@ use super::value::{Text, Time};
 use super::{server, snapshot, version};
 use crate::error::Error;
 use crate::places::Key;
-use crate::waiters::{Left, Sleep};
+use crate::waiters::{Call, Left, Sleep};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::Duration;
@@ -118,20 +118,27 @@ pub fn somebody_waits() -> bool {
     Shared::attached().is_some_and(Shared::has_waiters)
 }
 
+/// Somebody else is to look, at once.
 fn call(shared: Shared, keys: Keys) {
-    if !call_for(shared, keys.wanted) {
-        call_for(shared, keys.any);
+    if !call_for(shared, keys.wanted, true) {
+        call_for(shared, keys.any, true);
     }
 }
 
-/// Wakes one session that waits for `key`. False if there is none.
-pub(super) fn call_for(shared: Shared, key: Key) -> bool {
+/// Sees to it that a session that waits for `key` looks. False if there is none. `urgent`: see `Waiters::call`.
+pub(super) fn call_for(shared: Shared, key: Key, urgent: bool) -> bool {
     if !shared.is_awaited(key) {
         return false;
     }
-    let called = shared.locked(|contents| contents.waiters.call(key));
-    wake(called);
-    called.is_some()
+    let now = server::clock().0;
+    match shared.locked(|contents| contents.waiters.call(key, now, urgent)) {
+        Call::Wake(session) => {
+            server::wake(session);
+            true
+        }
+        Call::Absorbed => true,
+        Call::Nobody => false,
+    }
 }
 
 /// At `time` there may be something for `key`.
