@@ -20,8 +20,8 @@ use crate::error::Error;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-/// Entries that all topics' stretches have together, in one direction: some ten milliseconds.
-const STRETCHES: usize = 20_000;
+/// Entries that all topics' stretches have together, in one direction: five to ten milliseconds.
+const STRETCHES: usize = 10_000;
 /// Bounds of a topic's share.
 const STRETCH: (usize, usize) = (20, 10_000);
 /// Entries without a row that are walked over in all topics together, when it must be: some hundred milliseconds. That
