@@ -1,4 +1,5 @@
-"""results.json: what was measured, and the report made of it. A workload that is measured anew replaces its old part.
+"""results.json: what was measured, and the report made of it. A workload that is measured anew replaces its old part; of
+held runs, which systems have one after the other, those of the same systems and holds.
 
 {"parts": {workload: facts of its run}, "systems": {name: title, version, how}, "missing": {title: reason}, "samples": […]}
 """
@@ -27,15 +28,22 @@ class Results:
         """`samples` are all of this run."""
         date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.pop("began")))
         versions = {name: system["version"] for name, system in self.systems.items()}
-        self.parts[workload] = {"command": self.command, "date": date, "versions": versions, **facts}
         self.anew.add(workload)
-        kept = [s for s in self.old["samples"] if s["workload"].removesuffix("-left") not in self.anew]
+        runs = {(s["case"], s["system"]) for s in samples if s["workload"] == "held"}
+        kept = [sample for sample in self.old["samples"] if not self.is_anew(sample, runs)]
+        beside = any(sample["workload"] == workload for sample in kept)
+        part = f"{workload}: {', '.join(self.systems)}" if beside else workload
+        self.parts[part] = {"command": self.command, "date": date, "versions": versions, **facts}
         self.samples = Samples([*kept, *samples])
         systems = {**self.old["systems"], **self.systems}
         missing = {k: v for k, v in {**self.old["missing"], **self.missing}.items() if k not in self.titles(systems)}
         everything = {"parts": self.parts, "systems": systems, "missing": missing, "samples": self.samples}
         (self.output / "results.json").write_text(json.dumps(everything, indent=1))
         report.write(self.output, everything, self.samples)
+
+    def is_anew(self, sample, runs):
+        workload = sample["workload"].removesuffix("-left")
+        return workload in self.anew and (workload != "held" or (sample["case"], sample["system"]) in runs)
 
     @staticmethod
     def titles(systems):

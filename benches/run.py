@@ -4,12 +4,12 @@
     python3 benches/run.py                          the short form: every system, small durations, under 5 minutes
     python3 benches/run.py --full                   everything, about 95 minutes; writes benches/report/
     python3 benches/run.py append deliver           only these workloads
-    python3 benches/run.py held --systems outbox,pgmq --seconds 60
+    python3 benches/run.py held --systems outbox,pgmq --seconds 60 --hold snapshot
     python3 benches/run.py --full append deliver --output benches/report    a part anew, into a report that is there
 
 Workloads: append batch deliver cost keys topics growth pipe latency views held. Systems: outbox plain handwritten pgmq pgmq-delete pgq
 graphile-worker pg-boss. `--seconds` is the length of one measurement, in `held` of the whole run; `--rounds` how
-often each is repeated; `--output` a folder for the report, else one in the build area. Workloads measured before stay
+often each is repeated; `--hold` is one of those of `held`; `--output` a folder for the report, else one in the build area. Workloads measured before stay
 in the report until they are measured anew. What is needed comes from the package registries.
 """
 
@@ -146,6 +146,7 @@ def parse():
     parser.add_argument("--systems", default="", help=",".join(system.name for system in ALL))
     parser.add_argument("--seconds", type=int)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--hold", choices=held.HOLDS)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--installed", action="store_true", help="outbox as it is installed, not built anew")
     arguments = parser.parse_args()
@@ -159,6 +160,8 @@ def parse():
     form = FULL if arguments.full else SHORT
     if arguments.rounds:
         form = replace(form, rounds=arguments.rounds)
+    if arguments.hold:
+        form = replace(form, held={arguments.hold: form.held[arguments.hold]})
     if arguments.seconds:
         form = form.lasting(arguments.seconds)
     everything = arguments.full and not arguments.workloads and not names
