@@ -27,7 +27,7 @@ pub struct Bottom {
     disturbed: u64,
     /// Of the walks from here: to the first message of use.
     pace: Pace,
-    /// The last look has met messages with keys.
+    /// The last look that met anything has met messages with keys.
     keyed: bool,
 }
 
@@ -89,7 +89,7 @@ impl Bottom {
 
     /// Keeps what a look has seen, once its transaction is committed.
     pub fn keep(&mut self, look: &Dive) {
-        self.keyed = look.keyed || self.keyed && look.bound.is_none();
+        self.keyed = look.keyed || self.keyed && (look.bound.is_none() || look.first.is_none());
         if let Some(bound) = look.bound.filter(|_| self.is_undisturbed_since(look)) {
             let seen = look.first.map_or(bound, |first| first.min(bound));
             // What a sweep has met below was changed by hand.
