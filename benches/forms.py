@@ -21,6 +21,7 @@ class Form:
     pipe_seconds: int
     pipe_rounds: int
     latency_seconds: int  # latency: of each way to wait
+    latency_busy: bool  # latency: at 1,000 messages per second too
     one_by_one: int  # latency: messages that are sent one by one
     watched: int  # views: messages stored
     held: dict  # what is held: {system: seconds}
@@ -34,7 +35,7 @@ class Form:
 
 
 SHORT = Form(
-    rounds=3,
+    rounds=2,
     once=["pgq", "graphile-worker", "pg-boss"],
     seconds=1,
     clients={True: [4], False: [4]},
@@ -53,11 +54,12 @@ SHORT = Form(
     pipe_rate=500,
     pipe_seconds=2,
     pipe_rounds=1,
-    latency_seconds=3,
+    latency_seconds=1,
+    latency_busy=False,
     one_by_one=300,
     watched=100_000,
     held={
-        "snapshot": {"outbox": 24, "handwritten": 9, "pgmq": 9},
+        "snapshot": {"outbox": 12, "handwritten": 9, "pgmq": 9},
         "idle writer": {"outbox": 9},
     },
     bucket=3,
@@ -93,6 +95,7 @@ FULL = Form(
     pipe_seconds=8,
     pipe_rounds=3,
     latency_seconds=10,
+    latency_busy=True,
     one_by_one=1000,
     watched=1_000_000,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},

@@ -39,7 +39,7 @@ POLL = 0.1
 
 def run(bench):
     for round in range(bench.form.pipe_rounds):
-        for rate in RATES:
+        for rate in RATES if bench.form.latency_busy else [IDLE]:
             for title, name, way in ways():
                 for system in bench.chosen(lambda s, name=name: s.name == name):
                     case = f"{rate}: {title}"
