@@ -334,9 +334,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         let seconds = self.wanted.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
         leased.lease(self.nonce, self.wanted.owner, until);
-        if row.key.is_some() && row.place != Place::Ready {
-            shared::will_put_back(row.topic, row.seq)?;
-        }
+        shared::will_put_back(&row)?;
         match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
             Outcome::Lost(xid) => {
                 if let Some(keyed) = keyed {

@@ -34,7 +34,7 @@ pub struct Bottom {
 /// What a look has to do with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Dive {
-    /// It starts at the bottom, which is here.
+    /// It starts at the bottom, which is here, or at the beginning: what it leaves is to be bounded.
     pub from: Option<i64>,
     disturbed: u64,
     /// What it leaves is at most this. None: nothing.
@@ -79,7 +79,7 @@ impl Bottom {
             true => Some(0),
             false => self.pace.begin(now).then_some(self.number),
         };
-        Dive { from, disturbed: self.disturbed, bound: from.map(|_| 0), ..Dive::NONE }
+        Dive { from, disturbed: self.disturbed, ..Dive::NONE }
     }
 
     /// True if nothing has been put back since the look began.

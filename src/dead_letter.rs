@@ -82,9 +82,7 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
             }
             row.die_exhausted(now);
         }
-        if row.key.is_some() && found.row.place == Place::Dead {
-            shared::will_put_back(row.topic, seq)?;
-        }
+        shared::will_put_back(&found.row)?;
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             shared::touched(seq)?;

@@ -17,10 +17,11 @@
 //! Messages of one key follow each other: `keys.rs` says how.
 //!
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, topic, purge, stats, status, notify), which never use each other; operations -> batch, keys, store, pure modules,
-//! settings, wake, error; batch -> keys, store, pure modules, settings, error; keys -> store, error; settings -> store; store -> error, argument, board, bottom, floor, places, waiters.
-//! The pure modules (argument, backoff, board, bottom, floor, places, receipt, token, waiters) use no pgrx, and of ours only each
-//! other.
+//! inbox, topic, purge, stats, status, notify), which never use each other; operations -> batch, keys, store, pure
+//! modules, settings, wake, error; batch -> keys, store, pure modules, settings, error; keys -> store, error; settings ->
+//! store; store -> error, argument, board, bottom, floor, formats, places, waiters.
+//! The pure modules (argument, backoff, board, bottom, floor, formats, places, receipt, token, waiters) use no pgrx, and
+//! of ours only each other.
 
 mod api;
 mod worker;

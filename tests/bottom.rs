@@ -149,7 +149,7 @@ impl World {
                 Step::Begun(highest, self.bottom.look(0, choice.is_multiple_of(16)))
             }
             Step::Begun(highest, mut dive) => {
-                dive.bound = dive.bound.map(|_| bottom::lowest(self.slots.iter().copied()).min(highest + 1));
+                dive.bound = dive.from.map(|_| bottom::lowest(self.slots.iter().copied()).min(highest + 1));
                 Step::Bound(dive)
             }
             Step::Bound(dive) => Step::Looking(dive, self.ready().collect()),

@@ -275,6 +275,16 @@ impl World {
     }
 }
 
+impl World {
+    /// After the longest rest: no sleeper lies beside a message that it could have.
+    fn check_that_nothing_is_left(&self) {
+        for message in self.messages.iter().filter(|m| m.state == State::Ready && m.due <= self.clock) {
+            let beside = |step: &Step| matches!(step, Step::Asleep(wanted) if *wanted == ANY || *wanted == message.topic);
+            assert!(!self.steps.iter().any(beside), "{message:?} beside a sleeper: {:?}", self.steps);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 5_000, ..ProptestConfig::default() })]
     #[test]
@@ -301,31 +311,28 @@ proptest! {
             world.clock += 2 * REST;
         }
         world.settle();
-        let left = |topic| world.messages.iter().any(|m| m.state == State::Ready && m.due <= world.clock && m.topic == topic);
-        for step in &world.steps {
-            let beside = matches!(step, Step::Asleep(wanted) if (0..TOPICS).any(|topic| left(topic) && (*wanted == ANY || *wanted == topic)));
-            assert!(!beside, "{:?} beside {:?}", world.steps, world.messages);
-        }
+        world.check_that_nothing_is_left();
     }
 }
 
 /// Nobody has looked for so long that nothing is thick and fast.
 const LATER: i64 = 1_000_000;
 
-fn fifty(places: &mut [Waiter; 50], buckets: &[Bucket]) {
+/// All of them wait for one topic, and know of `next`.
+fn asleep<'a>(places: &'a mut [Waiter; 50], buckets: &'a [Bucket], next: i64) -> Waiters<'a> {
     let mut lists = Waiters { buckets, waiters: places };
     for me in 0..50 {
         lists.enter(me, key(0));
-        assert_eq!(lists.sleep(me, NEVER), None);
+        assert_eq!(lists.sleep(me, next), None);
     }
+    lists
 }
 
 #[test]
 fn one_message_calls_one_of_many_and_the_longest_waiting_first() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 50];
-    fifty(&mut places, &buckets);
-    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    let mut lists = asleep(&mut places, &buckets, NEVER);
     // The first one keeps the clock, and comes last.
     for (n, expected) in (1..50).chain([0]).enumerate() {
         let now = LATER * (n as i64 + 1);
@@ -342,8 +349,7 @@ fn one_message_calls_one_of_many_and_the_longest_waiting_first() {
 fn one_that_is_held_up_keeps_nobody_else_from_being_called() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 50];
-    fifty(&mut places, &buckets);
-    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    let mut lists = asleep(&mut places, &buckets, NEVER);
     assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
     assert_eq!(lists.call(key(0), LATER + 20_000, false), Call::Wake(2));
     assert_eq!(lists.leave(1, false), Left::CallAnother(key(0)));
@@ -353,8 +359,7 @@ fn one_that_is_held_up_keeps_nobody_else_from_being_called() {
 fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 50];
-    fifty(&mut places, &buckets);
-    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    let mut lists = asleep(&mut places, &buckets, NEVER);
     assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
     assert_eq!(lists.wake(1, LATER + 50), Sleep::Over, "the first one does not wait");
     assert_eq!(lists.call(key(0), LATER + 100, false), Call::Wake(2));
@@ -385,11 +390,7 @@ fn messages_of_another_topic_are_not_thick_and_fast() {
 fn one_of_many_keeps_the_clock() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 50];
-    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
-    for me in 0..50 {
-        lists.enter(me, key(0));
-        assert_eq!(lists.sleep(me, 1_000), None);
-    }
+    let mut lists = asleep(&mut places, &buckets, 1_000);
     assert_eq!(lists.expect(key(0), 2_000), None, "it wakes earlier");
     assert_eq!(lists.expect(key(0), 500), Some(0));
     assert_eq!((0..50).filter(|me| lists.wake(*me, 600) == Sleep::Over).count(), 1);

@@ -5,8 +5,8 @@
 
 use super::{lock, version};
 use crate::board::Board;
-use crate::bottom::{self, Bottom};
-use crate::floor::{self, Entry, IDLE, Pace, Slot};
+use crate::bottom::{self, Bottom, Dive};
+use crate::floor::{self, Entry, IDLE, Look, Pace, Seen, Slot};
 use crate::places::{self, Key, Tenant};
 use crate::waiters::{self, Bucket, Waiter, Waiters};
 use pgrx::pg_sys;
@@ -257,6 +257,11 @@ impl Contents<'_> {
         self.find(key).map(|place| &mut self.topics[place])
     }
 
+    /// The same, unless it was given away since `generation`.
+    pub(super) fn same_topic(&mut self, key: Key, generation: u64) -> Option<&mut Topic> {
+        self.topic(key).filter(|topic| topic.generation == generation)
+    }
+
     /// The same for somebody who uses it: it is given a place if one can be had.
     pub(super) fn topic_in_use(&mut self, key: Key, installation: u64, now: i64) -> Option<&mut Topic> {
         let place = self.find(key).or_else(|| {
@@ -289,6 +294,14 @@ impl Topic {
         bottom: Bottom::UNKNOWN,
         deaths: Pace::UNKNOWN,
     };
+
+    /// Keeps what a look has seen, see [`Entry::keep`] and [`Bottom::keep`].
+    pub(super) fn keep(&mut self, range: Range, look: &Look, seen: &Seen, dive: &Dive) {
+        self.entry(range).keep(look, seen);
+        if range == Range::Ready {
+            self.bottom.keep(dive);
+        }
+    }
 
     pub(super) fn entry(&mut self, range: Range) -> &mut Entry {
         match range {

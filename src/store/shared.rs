@@ -6,6 +6,7 @@
 use super::arrival;
 use super::cache::{self, Range, Shared};
 use super::catalog::{self, Object};
+use super::record::{Delivery, Place};
 use super::value::{Text, Time};
 use super::{listeners, server, waiting};
 use crate::bottom::{self, Dive};
@@ -150,8 +151,9 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
             None => nothing,
         }
     });
-    if let Some(bound) = &mut looking.dive.bound {
-        *bound = bottom::lowest(shared.slots_below(installation)).min(highest.saturating_add(1));
+    if looking.dive.from.is_some() {
+        let lowest = bottom::lowest(shared.slots_below(installation));
+        looking.dive.bound = Some(lowest.min(highest.saturating_add(1)));
     }
     Ok(looking)
 }
@@ -197,8 +199,7 @@ impl Looking {
             || self.dive.from.is_some()
                 && Shared::attached().is_some_and(|shared| {
                     shared.locked(|contents| {
-                        let topic =
-                            contents.topic(self.key).filter(|topic| topic.generation == self.generation);
+                        let topic = contents.same_topic(self.key, self.generation);
                         topic.is_some_and(|topic| topic.bottom.is_undisturbed_since(&self.dive))
                     })
                 })
@@ -242,16 +243,11 @@ impl Looking {
         let (Some(look), Some(shared)) = (self.look, Shared::attached()) else { return Time(seen.expiry) };
         let at_once = !changed && PENDING.with_borrow(Pending::has_changed_nothing);
         let next_end = shared.locked(|contents| {
-            let topic = contents.topic(self.key).filter(|topic| topic.generation == self.generation)?;
-            let entry = topic.entry(self.range);
+            let topic = contents.same_topic(self.key, self.generation)?;
             if at_once {
-                entry.keep(&look, &seen);
+                topic.keep(self.range, &look, &seen, &self.dive);
             }
-            let next_end = entry.next_end();
-            if at_once && self.range == Range::Ready {
-                topic.bottom.keep(&self.dive);
-            }
-            Some(next_end)
+            Some(topic.entry(self.range).next_end())
         });
         if !at_once {
             self.note(look, seen);
@@ -322,10 +318,13 @@ pub fn numbered(first: i64) {
     }
 }
 
-/// The transaction is about to put message `seq` of `topic`, which has a key and waits, is parked or dead, back among
-/// the ready ones.
-pub fn will_put_back(topic: Text<'_>, seq: i64) -> Result<(), Error> {
-    let installation = installation()?;
+/// The transaction is about to put a message, as it is in `row`, among the ready ones. Of interest if it has a key and is
+/// not there already.
+pub fn will_put_back(row: &Delivery<'_>) -> Result<(), Error> {
+    if row.key.is_none() || row.place == Place::Ready {
+        return Ok(());
+    }
+    let (installation, seq) = (installation()?, row.seq);
     let Some(shared) = Shared::attached() else { return Ok(()) };
     if let Some(slot) = shared.own_slot() {
         note(|_| ());
@@ -334,7 +333,7 @@ pub fn will_put_back(topic: Text<'_>, seq: i64) -> Result<(), Error> {
         slot.back.store(if back == IDLE { seq } else { back.min(seq) }, SeqCst);
     }
     shared.locked(|contents| {
-        for key in [key(installation, Some(topic.bytes())), key(installation, None)] {
+        for key in [key(installation, Some(row.topic.bytes())), key(installation, None)] {
             if let Some(topic) = contents.topic(key) {
                 topic.bottom.disturb(seq);
             }
@@ -529,11 +528,8 @@ impl Pending {
         }
         shared.locked(|contents| {
             for (&(key, range), left) in &self.looks {
-                if let Some(topic) = contents.topic(key).filter(|topic| topic.generation == left.generation) {
-                    topic.entry(range).keep(&left.look, &left.seen);
-                    if range == Range::Ready {
-                        topic.bottom.keep(&left.dive);
-                    }
+                if let Some(topic) = contents.same_topic(key, left.generation) {
+                    topic.keep(range, &left.look, &left.seen, &left.dive);
                 }
             }
             let mut tell = |key: Key, news: &News| {

@@ -36,6 +36,13 @@ def complete(db, leases):
     assert all(answer.completed for answer in rows(db, "complete_batch", [lease.token for lease in leases]))
 
 
+def keeps_back(db, oldest, youngest, worker, topic):
+    """A claim finds the oldest; while it is leased, nobody finds the youngest of its key."""
+    assert ids(claim(db, topic, batch_size=1)) == [oldest]
+    assert claim(worker, topic) == []
+    assert states(db)[youngest] == "ready"
+
+
 @pytest.fixture(params=TOPICS)
 def topic(request):
     return request.param
@@ -80,9 +87,7 @@ def test_a_late_commit_comes_before_the_younger_ones(db, connect, worn, topic): 
     wear(db, count=500)  # the bottom would pass it
     youngest = append(db, key="k")
     late.commit()
-    assert ids(claim(db, topic, batch_size=1)) == [oldest]
-    assert claim(worker, topic) == []
-    assert states(db)[youngest] == "ready"
+    keeps_back(db, oldest, youngest, worker, topic)
 
 
 def test_a_rolled_back_append_holds_nothing(db, connect, worn, topic):  # noqa: F811
@@ -145,9 +150,7 @@ def test_a_revived_one_keeps_the_younger_ones_back(db, connect, worn, topic, blo
     other = connect()
     youngest = append(db, key="k")
     assert value(db, "retry_dead", oldest)
-    assert ids(claim(db, topic, batch_size=1)) == [oldest]
-    assert claim(other, topic) == []
-    assert states(db)[youngest] == "ready"
+    keeps_back(db, oldest, youngest, other, topic)
 
 
 def test_a_backend_that_is_killed_leaves_nothing_published(db, connect, worn, topic):  # noqa: F811
