@@ -56,7 +56,7 @@ torture:       ## the demo's load while the whole cluster is killed with SIGKILL
 bench:         ## outbox beside its peers, the short form; ARGS='append --systems outbox,plain' for some
 	@$(DEV) $(PYTHON) benches/run.py $(ARGS)
 
-bench-full:    ## everything, about 95 minutes; writes benches/report; ARGS='append --output benches/report' for a part
+bench-full:    ## everything, about two hours; writes benches/report; ARGS='append --output benches/report' for a part
 	@$(DEV) $(PYTHON) benches/run.py --full $(ARGS)
 
 clean:         ## remove what was compiled

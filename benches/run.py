@@ -2,7 +2,7 @@
 """Measure outbox beside its peers, on one server, in one run.
 
     python3 benches/run.py                          the short form: every system, small durations, under 5 minutes
-    python3 benches/run.py --full                   everything, about 95 minutes; writes benches/report/
+    python3 benches/run.py --full                   everything, about two hours; writes benches/report/
     python3 benches/run.py append deliver           only these workloads
     python3 benches/run.py held --systems outbox,pgmq --seconds 60 --hold snapshot
     python3 benches/run.py --full append deliver --output benches/report    a part anew, into a report that is there
@@ -142,7 +142,7 @@ def measure(names, systems, form, results):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
-    parser.add_argument("--full", action="store_true", help="everything, about 95 minutes")
+    parser.add_argument("--full", action="store_true", help="everything, about two hours")
     parser.add_argument("--systems", default="", help=",".join(system.name for system in ALL))
     parser.add_argument("--seconds", type=int)
     parser.add_argument("--rounds", type=int)

@@ -11,6 +11,7 @@ for another topic do nothing.
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
@@ -239,15 +240,15 @@ def waiting(system, topic):
 
 @contextmanager
 def workers(bench, system, count, script):
-    """So many sessions that run `script` meanwhile."""
-    arguments = (bench.arena, system.name, script, count, bench.form.seconds + 1)
-    thread = threading.Thread(target=pgbench.run, args=arguments)
-    if count:
-        thread.start()
+    """So many sessions that run `script` meanwhile; raises what ended them early."""
+    if not count:
+        yield
+        return
+    with ThreadPoolExecutor() as threads:
+        work = threads.submit(pgbench.run, bench.arena, system.name, script, count, bench.form.seconds + 1)
         time.sleep(0.5)
-    yield
-    if count:
-        thread.join()
+        yield
+        work.result()
 
 
 class Notifying(Outbox):
