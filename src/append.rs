@@ -11,7 +11,7 @@ use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place};
 use crate::store::rights::{self, Right};
 use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters, parse_uuid};
-use crate::store::{arrival, server, shared};
+use crate::store::{arrival, server, transaction};
 use uuid::Uuid;
 
 /// The header that holds the trace, as W3C Trace Context names it.
@@ -111,9 +111,9 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
     let now = server::clock();
     for block in messages.chunks(arrival::BLOCK) {
-        shared::about_to_number()?;
+        transaction::about_to_number()?;
         let first = arrival::next_block()?;
-        shared::numbered(first);
+        transaction::numbered(first);
         for (seq, message) in (first..).zip(block) {
             let Message { kind, payload, ref draft } = *message;
             let id = draft.id.unwrap_or_else(Uuid::now_v7);
@@ -147,10 +147,10 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
         .collect();
     deliveries.insert_all(&new);
     if new.iter().any(|delivery| delivery.place == Place::Ready) {
-        shared::will_arrive(topic)?;
+        transaction::will_arrive(topic)?;
     }
     if let Some(due) = new.iter().filter_map(|delivery| delivery.available_at).min() {
-        shared::will_be_due(topic, due)?;
+        transaction::will_be_due(topic, due)?;
     }
     Ok(ids)
 }

@@ -7,15 +7,15 @@ use crate::error::Error;
 use crate::floor::{self, Cost};
 use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
+use crate::store::looks::Looking;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow};
 use crate::store::rows::ClaimedRows;
 use crate::store::scan::{ById, Lookup, Scan, TopicRules};
 use crate::store::server::{self, Meter};
-use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
-use crate::store::waiting;
+use crate::store::{transaction, waiting};
 use crate::token;
 use std::collections::BTreeMap;
 
@@ -88,8 +88,8 @@ pub struct Source<'s> {
 
 /// What came of it.
 pub struct Filled {
-    /// Nothing was leased or, without rows, found.
-    pub is_vain: bool,
+    /// How many were leased or, without rows, found.
+    pub count: usize,
     /// It was filled, and something is left for others.
     pub more: bool,
     /// Something was changed, or locked, that is no lease.
@@ -334,7 +334,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         let seconds = self.wanted.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
         leased.lease(self.nonce, self.wanted.owner, until);
-        shared::will_put_back(&row)?;
+        transaction::will_put_back(&row)?;
         match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
             Outcome::Lost(xid) => {
                 if let Some(keyed) = keyed {
@@ -344,7 +344,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             }
             Outcome::Done => {
                 rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
-                shared::leased(row.topic, row.seq, until)?;
+                transaction::leased(row.topic, row.seq, until)?;
                 self.tidies = true;
                 self.expires(Some(until));
                 self.left -= 1;
@@ -462,7 +462,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         self.ended.unblock(Wait::No)?;
         walk.end_at(self.aside.cost);
         Ok(Filled {
-            is_vain: self.left == self.wanted.size,
+            count: self.wanted.size - self.left,
             more: self.more,
             changed: self.changed,
             untidy: self.untidy,

@@ -5,13 +5,13 @@ use crate::batch::{Batch, Source, Wanted};
 use crate::error::Error;
 use crate::floor::{self, Seen};
 use crate::settings;
+use crate::store::looks::{self, Looking};
 use crate::store::procedure::Call;
 use crate::store::record::{Deliveries, Envelopes, Topics};
 use crate::store::rights::{self, Right};
 use crate::store::rows::{Caller, ClaimedRows};
 use crate::store::scan::{self, TopicRules};
 use crate::store::server;
-use crate::store::shared::{self, Looking};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table};
 use crate::store::value::{Text, Time};
@@ -108,7 +108,7 @@ fn attempt(claim: &Claim<'_>, mut rows: Option<&mut ClaimedRows<'_>>) -> Result<
             Looked::Found(found) => return Ok(found),
         }
     }
-    Ok(Found::Something { more: false })
+    Ok(Found::Something)
 }
 
 /// One look, under one snapshot.
@@ -118,8 +118,8 @@ fn look_once(
     tidying: Tidying,
 ) -> Result<Looked, Error> {
     let now = server::clock();
-    let waiting = shared::look_at_waiting(claim.topic, now)?;
-    let ready = shared::look_at_ready(claim.topic, now)?;
+    let waiting = looks::look_at_waiting(claim.topic, now)?;
+    let ready = looks::look_at_ready(claim.topic, now)?;
     let tables = Tables {
         deliveries: Table::open(Access::Write)?,
         envelopes: Table::open(Access::Read)?,
@@ -156,18 +156,20 @@ fn look(
         Source { deliveries: &tables.deliveries, envelopes: &tables.envelopes, rules, snapshot: &snapshot };
     let tidies = tidying == Tidying::AtOnce;
     let filled = Batch::new(wanted, source, now, tidies, ready.meets_all(), rows)?.fill(&waiting, &ready)?;
-    let changed = leases && (!filled.is_vain || filled.changed || !waits);
+    let in_vain = filled.count == 0;
+    let changed = leases && (!in_vain || filled.changed || !waits);
     ready.has_met(filled.first, filled.keyed);
     let next_end = ready.finish(Seen { reach: filled.ready, expiry: filled.expiry }, changed);
     waiting.finish(Seen { reach: filled.due.map(|due| due.0), expiry: floor::NEVER }, changed);
-    let hidden = filled.is_vain && filled.hides;
+    let hidden = in_vain && filled.hides;
     let untidy =
-        filled.is_vain && waits && (filled.untidy || filled.changed) || hidden && (filled.changed || !tidies);
+        in_vain && waits && (filled.untidy || filled.changed) || hidden && (filled.changed || !tidies);
     if leases && untidy {
         return Ok(Looked::Untidy);
     }
-    if !filled.is_vain || hidden && !leases {
-        return Ok(Looked::Found(Found::Something { more: leases && filled.more }));
+    if !in_vain || hidden && !leases {
+        let taken = Found::Taken { count: filled.count, all: filled.count < size, more: filled.more };
+        return Ok(Looked::Found(if leases { taken } else { Found::Something }));
     }
     if !waits {
         return Ok(Looked::Found(Found::Nothing { next: next_end }));

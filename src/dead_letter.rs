@@ -12,7 +12,7 @@ use crate::store::scan::{self, Lookup, Scan, TopicRules};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::value::{Text, Time};
-use crate::store::{server, shared};
+use crate::store::{server, transaction};
 use uuid::Uuid;
 
 /// Ready again with no attempts counted, at its old place. True if it was dead.
@@ -82,11 +82,11 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
             }
             row.die_exhausted(now);
         }
-        shared::will_put_back(&found.row)?;
+        transaction::will_put_back(&found.row)?;
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
-            shared::touched(seq)?;
-            shared::will_be_ready(row.topic, seq)?;
+            transaction::touched(seq)?;
+            transaction::will_be_ready(row.topic, seq)?;
             if let Some(keyed) = row.keyed().filter(|_| sends_back) {
                 keys::send_back(deliveries, keyed, seq)?;
             }

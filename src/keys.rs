@@ -21,14 +21,14 @@
 //! back are all locked before the first is parked; so what [`unblock`] waits for waits for nobody. Claims never wait.
 
 use crate::error::Error;
+use crate::store::looks::Looking;
 use crate::store::of_key::{self, Keyed, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
 use crate::store::scan::{ById, TopicRules};
-use crate::store::shared::Looking;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Against, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
-use crate::store::{server, shared};
+use crate::store::{server, transaction};
 use std::collections::{BTreeMap, HashMap};
 
 /// Messages that one claim parks. More stay as they are, for the next one.
@@ -229,7 +229,7 @@ impl<'s> Keys<'s> {
         if self.deliveries.update(id, &after, self.snapshot, Wait::No) != Outcome::Done {
             return Ok(false);
         }
-        shared::touched(row.seq)?;
+        transaction::touched(row.seq)?;
         self.parked += 1;
         parked.push(Parked { id: self.deliveries.last(), place: row.place });
         Ok(true)
@@ -356,7 +356,7 @@ pub fn park_locked(
         row.release();
         row.park();
         deliveries.update(id, &row, snapshot, Wait::Yes);
-        shared::touched(seq)?;
+        transaction::touched(seq)?;
     }
     Ok(())
 }
@@ -389,7 +389,7 @@ pub fn bury(
     if deliveries.update(id, &after, snapshot, Wait::No) != Outcome::Done {
         return Ok(None);
     }
-    shared::touched(row.seq)?;
+    transaction::touched(row.seq)?;
     if let Some(keyed) = row.keyed().filter(|_| !blocks)
         && is_being_parked_on(deliveries, keyed, row.seq)?
     {
@@ -441,8 +441,8 @@ pub fn unblock(
                     let now = server::clock();
                     row.take_turn(now);
                     if deliveries.update(version.id, &row, &snapshot, Wait::No) == Outcome::Done {
-                        shared::touched(row.seq)?;
-                        shared::will_be_due(keyed.topic, now)?;
+                        transaction::touched(row.seq)?;
+                        transaction::will_be_due(keyed.topic, now)?;
                     }
                     return Ok(());
                 }

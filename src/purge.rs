@@ -11,7 +11,7 @@ use crate::store::server::{self, Meter};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table, Wait};
 use crate::store::value::Text;
-use crate::store::{shared, totals};
+use crate::store::{looks, totals};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
@@ -82,7 +82,7 @@ fn delete(statement: &str, arguments: &[DatumWithOid<'_>]) -> i64 {
 /// series of calls not every one does it.
 fn record_deaths(limit: i32) -> Result<(), Error> {
     let now = server::clock();
-    if !shared::may_look_for_deaths(now)? {
+    if !looks::may_look_for_deaths(now)? {
         return Ok(());
     }
     let meter = Meter::start();
@@ -115,5 +115,5 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
         }
     }
     ended.unblock(Wait::No)?;
-    shared::looked_for_deaths(meter.read())
+    looks::looked_for_deaths(meter.read())
 }

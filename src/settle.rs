@@ -15,7 +15,7 @@ use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::totals::{self, Event};
 use crate::store::value::{Numbers, Text, Time, UuidArray};
-use crate::store::{server, shared};
+use crate::store::{server, transaction};
 use crate::{backoff, receipt, settings, token};
 use uuid::Uuid;
 
@@ -153,15 +153,17 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
 
 /// What claims must hear of an answer, once it is committed.
 fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
-    shared::touched(row.seq)?;
+    transaction::touched(row.seq)?;
     if let Answer::Fail { .. } | Answer::Abandon { .. } = answer {
         totals::count(row.topic, Event::Failed)?;
     }
     match answer {
-        Answer::Release => shared::will_be_ready(row.topic, row.seq),
-        Answer::Extend { .. } => row.leased_until.map_or(Ok(()), |end| shared::will_expire(row.topic, end)),
+        Answer::Release => transaction::will_be_ready(row.topic, row.seq),
+        Answer::Extend { .. } => {
+            row.leased_until.map_or(Ok(()), |end| transaction::will_expire(row.topic, end))
+        }
         Answer::Fail { .. } if row.place == Place::Waiting => {
-            row.available_at.map_or(Ok(()), |due| shared::will_be_due(row.topic, due))
+            row.available_at.map_or(Ok(()), |due| transaction::will_be_due(row.topic, due))
         }
         Answer::Fail { .. } | Answer::Abandon { .. } => Ok(()),
     }
@@ -208,7 +210,7 @@ fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
                 taken => taken,
             };
             if let Taken::Completed(message) = taken {
-                shared::touched(seq)?;
+                transaction::touched(seq)?;
                 answers[place] = true;
                 completed.push(message);
             } else {

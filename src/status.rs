@@ -6,7 +6,7 @@ use crate::store::rows::{Caller, StatusRows};
 use crate::store::snapshot::Latest;
 use crate::store::survey::{Survey, Tables};
 use crate::store::value::{Text, Time};
-use crate::store::{catalog, server, shared, totals};
+use crate::store::{cache, catalog, server, totals};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
@@ -40,7 +40,7 @@ fn further(rows: &mut StatusRows<'_>) -> Result<(), Error> {
         totals::last_purge()?.map_or_else(null, Into::into),
         oldest.map_or_else(null, |(due, _)| due.into()),
         oldest.map_or_else(DatumWithOid::null::<Text>, |(_, topic)| topic.into()),
-        (shared::is_attached() && totals::is_attached()).into(),
+        (cache::is_attached() && totals::is_attached()).into(),
     ];
     // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
     Spi::connect(|client| {

@@ -8,10 +8,10 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys;
 use crate::settings::range;
-use crate::store::catalog::{self, Object};
 use crate::store::json::Value;
-use crate::store::shared;
+use crate::store::record::Topics;
 use crate::store::table::{Access, Table};
+use crate::store::transaction;
 use crate::store::value::{Json, Text, Time, letters};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
@@ -89,7 +89,7 @@ fn check(name: &[u8], value: &Value<'_>) -> Result<(), Fault> {
 
 /// Runs a statement that returns a row for a change.
 fn changed(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<bool, Error> {
-    catalog::oid(Object::Topic)?;
+    let _locked = Table::<Topics>::open(Access::Write)?;
     // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
     Ok(Spi::connect_mut(|client| {
         client.update(statement, None, arguments).is_ok_and(|rows| !rows.is_empty())
@@ -98,6 +98,6 @@ fn changed(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<bool, Erro
 
 /// Any message of the topic, waiting or not, may have become claimable.
 fn look_again(topic: Text<'_>) -> Result<(), Error> {
-    shared::will_be_ready(topic, 0)?;
-    shared::will_be_due(topic, Time(0))
+    transaction::will_be_ready(topic, 0)?;
+    transaction::will_be_due(topic, Time(0))
 }

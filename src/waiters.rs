@@ -6,8 +6,9 @@
 //! it looked, it passes the call on; and a claim that leaves something behind calls the next.
 //!
 //! One that is called and has not looked yet will find whatever else is committed meanwhile: it calls nobody else. Where
-//! messages come thick and fast, whoever is called rests a little first ([`REST`]) and finds several: each look and each
-//! answer costs a commit, which those who append would wait for. Alone, a message does not wait.
+//! messages come thick and fast, by what claims took of late, whoever is called, or comes, rests first until [`REST`] after
+//! the last of them, and finds many: each look and each answer costs a commit and a wake-up, which those who append would
+//! wait for. Who comes while another rests leaves it to that one, and sleeps. What a claim has left does not wait.
 //!
 //! What comes by the clock (a due time, the end of a lease) announces nobody. So among those who wait for the same, one
 //! is the *keeper*: it sleeps no longer than until the next time known, and looks then. If it goes, another one is told
@@ -18,10 +19,10 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Nothing known that the clock would bring.
 pub const NEVER: i64 = i64::MAX;
-/// A message that comes within this time after the last look comes thick and fast. Microseconds.
-const BUSY: i64 = 500;
-/// Then the next look is so long after the last one.
-pub const REST: i64 = 2_000;
+/// Messages that come less than this apart come thick and fast, if they do for as long as [`REST`]. Microseconds.
+pub const APART: i64 = 500;
+/// Then the next look is so long after the last claim.
+pub const REST: i64 = 4_000;
 /// Who is called counts on for this long: it may have been held up. Then somebody else is called.
 const ABSORBS: i64 = 10_000;
 /// Look now.
@@ -65,12 +66,6 @@ impl Waiter {
         keeper: false,
         urgent: false,
     };
-
-    /// Until when it rests, once it is called.
-    fn rests_until(&self, looked_at: i64) -> i64 {
-        let busy = self.called_at.saturating_sub(looked_at) < BUSY;
-        if busy && !self.urgent { looked_at.saturating_add(REST) } else { AT_ONCE }
-    }
 }
 
 /// Those whose keys end up here, the longest waiting first.
@@ -79,10 +74,15 @@ impl Waiter {
 pub struct Bucket {
     first: AtomicU32,
     last: AtomicU32,
-    /// When somebody last looked because it was called,
-    looked_at: AtomicI64,
+    /// When a claim last took all there was,
+    emptied_at: AtomicI64,
     /// and for what: half of a key.
-    looked_for: AtomicU64,
+    emptied: AtomicU64,
+    /// Until when that and what was taken before would last, were it [`APART`]; not beyond [`REST`].
+    lasts_until: AtomicI64,
+    /// Who is called, and for what likewise, counts on until then. 0: nobody is.
+    counts_until: AtomicI64,
+    called: AtomicU64,
 }
 
 impl Bucket {
@@ -90,19 +90,51 @@ impl Bucket {
         Bucket {
             first: AtomicU32::new(NONE),
             last: AtomicU32::new(NONE),
-            looked_at: AtomicI64::new(0),
-            looked_for: AtomicU64::new(0),
+            emptied_at: AtomicI64::new(0),
+            emptied: AtomicU64::new(0),
+            lasts_until: AtomicI64::new(0),
+            counts_until: AtomicI64::new(0),
+            called: AtomicU64::new(0),
         }
     }
 
-    fn looked(&self, key: Key, now: i64) {
-        self.looked_at.store(now, SeqCst);
-        self.looked_for.store(key.0, SeqCst);
+    /// A claim for `key` has taken `count` messages, and left none. A hint: neither this nor what it is for needs the lock.
+    pub fn emptied(&self, key: Key, count: usize, now: i64) {
+        let lasts_until = if self.is_of(key) { self.lasts_until.load(SeqCst).max(now) } else { now };
+        let longest = now.saturating_add(REST);
+        let lasts_until = lasts_until.saturating_add(APART.saturating_mul(count as i64)).min(longest);
+        self.lasts_until.store(lasts_until, SeqCst);
+        self.emptied_at.store(now, SeqCst);
+        self.emptied.store(key.0, SeqCst);
     }
 
-    /// When somebody last looked for `key` because it was called, if nobody has looked for another one since.
-    fn looked_for(&self, key: Key) -> i64 {
-        if self.looked_for.load(SeqCst) == key.0 { self.looked_at.load(SeqCst) } else { i64::MIN }
+    /// Until when those who come or are called for `key` rest.
+    pub fn rests_until(&self, key: Key) -> i64 {
+        let rested = self.emptied_at.load(SeqCst).saturating_add(REST);
+        let many = self.is_of(key) && self.lasts_until.load(SeqCst) >= rested;
+        if many { rested } else { AT_ONCE }
+    }
+
+    /// No claim for another key has emptied it since.
+    fn is_of(&self, key: Key) -> bool {
+        self.emptied.load(SeqCst) == key.0
+    }
+
+    /// True if somebody has been called for `key` and has not looked yet: it will find what is committed by now. May be
+    /// asked without the lock.
+    pub fn absorbs(&self, key: Key, now: i64) -> bool {
+        self.called.load(SeqCst) == key.0 && now < self.counts_until.load(SeqCst)
+    }
+
+    fn is_called(&self, key: Key, now: i64) {
+        self.counts_until.store(now.saturating_add(ABSORBS), SeqCst);
+        self.called.store(key.0, SeqCst);
+    }
+
+    fn looks(&self, key: Key) {
+        if self.called.load(SeqCst) == key.0 {
+            self.called.store(0, SeqCst);
+        }
     }
 
     /// True if somebody waits here. May be asked without the lock that guards the rest.
@@ -158,6 +190,22 @@ impl Waiters<'_> {
         self.link(me);
     }
 
+    /// `me` comes for what `key` stands for, and has not looked. True: it is to look. False: it is to sleep first.
+    pub fn arrive(&mut self, me: usize, key: Key, now: i64) -> bool {
+        self.enter(me, key);
+        if now >= bucket(key, self.buckets).rests_until(key) {
+            return true;
+        }
+        if self.called(key, now).is_none() {
+            self.is_called(me, now, false);
+        } else {
+            // It knows nothing of the clock; a keeper does.
+            let time = self.keeper(key).map_or(now.saturating_add(REST), |_| NEVER);
+            self.sleep(me, time);
+        }
+        false
+    }
+
     /// `me` has looked in vain, and knows of nothing that comes before `time`. May return somebody who keeps the clock.
     pub fn sleep(&mut self, me: usize, time: i64) -> Option<usize> {
         let key = self.waiters[me].key;
@@ -178,10 +226,10 @@ impl Waiters<'_> {
     /// When `me` is to look again, as it stands.
     pub fn looks_at(&self, me: usize) -> i64 {
         let waiter = &self.waiters[me];
-        if waiter.state == State::Called {
-            waiter.rests_until(bucket(waiter.key, self.buckets).looked_for(waiter.key))
-        } else {
-            waiter.alarm
+        match waiter.state {
+            State::Called if waiter.urgent => AT_ONCE,
+            State::Called => bucket(waiter.key, self.buckets).rests_until(waiter.key),
+            _ => waiter.alarm,
         }
     }
 
@@ -193,7 +241,7 @@ impl Waiters<'_> {
         }
         let Waiter { key, state, .. } = self.waiters[me];
         if state == State::Called {
-            bucket(key, self.buckets).looked(key, now);
+            bucket(key, self.buckets).looks(key);
             self.unlink(me);
             self.enter(me, key);
         } else {
@@ -213,7 +261,10 @@ impl Waiters<'_> {
         let heir = self.listed(waiter.key).last().filter(|_| waiter.keeper);
         match (waiter.state, heir) {
             (State::Away, _) => Left::Nothing,
-            (State::Called, _) => Left::CallAnother(waiter.key),
+            (State::Called, _) => {
+                bucket(waiter.key, self.buckets).looks(waiter.key);
+                Left::CallAnother(waiter.key)
+            }
             (state, Some(heir)) => {
                 // Who looks has not said yet what comes next.
                 let time = if state == State::Asleep { waiter.alarm } else { AT_ONCE };
@@ -237,9 +288,14 @@ impl Waiters<'_> {
         let keeps = |waiter: &usize| self.waiters[*waiter].keeper;
         let called = self.listed(key).find(|waiter| !keeps(waiter)).or_else(|| self.listed(key).next());
         let Some(called) = called else { return Call::Nobody };
-        let waiter = &mut self.waiters[called];
-        *waiter = Waiter { state: State::Called, called_at: now, urgent, keeper: false, ..*waiter };
+        self.is_called(called, now, urgent);
         Call::Wake(called)
+    }
+
+    fn is_called(&mut self, whom: usize, now: i64, urgent: bool) {
+        let waiter = &mut self.waiters[whom];
+        *waiter = Waiter { state: State::Called, called_at: now, urgent, keeper: false, ..*waiter };
+        bucket(waiter.key, self.buckets).is_called(waiter.key, now);
     }
 
     /// At `time` there may be something for those who wait for `key`.

@@ -11,38 +11,42 @@ const RECHECK: i64 = 1_000_000;
 
 /// What a look came to.
 pub enum Found {
-    /// Something. `more`: it has left something for others.
-    Something { more: bool },
+    /// So many messages, and took them. `all`: all there were; `more`: it has left some for others.
+    Taken { count: usize, all: bool, more: bool },
+    /// Something, and took nothing; or nothing, but has changed what counts once the call has ended.
+    Something,
     /// Nothing, and it knows of nothing that the clock brings before `next`.
     Nothing { next: Time },
 }
 
 /// Looks for what is claimable in `topic`, or in any, until a look finds something or `deadline` has passed. Sleeps in
-/// between. A cancel or shutdown ends the call.
+/// between; or before, where many look and find little. A cancel or shutdown ends the call.
 pub fn look_until(
     deadline: Time,
     topic: Option<Text<'_>>,
     mut look: impl FnMut() -> Result<Found, Error>,
 ) -> Result<(), Error> {
-    let mut waiting: Option<Waiting<'_>> = None;
-    let more = loop {
-        match look()? {
-            Found::Something { more } => break more,
-            Found::Nothing { next } => {
-                let now = server::clock();
-                if now >= deadline {
-                    break false;
-                }
-                match &waiting {
-                    // Then it looks again: only now does nobody miss us.
-                    None => waiting = Some(Waiting::begin(topic)?),
-                    Some(waiting) => waiting.sleep(next.min(now.plus_micros(RECHECK)), deadline)?,
-                }
-            }
+    let waits = server::clock() < deadline;
+    let mut waiting = if waits { Waiting::rest(topic, deadline)? } else { None };
+    let found = loop {
+        let found = look()?;
+        let Found::Nothing { next } = found else { break found };
+        let now = server::clock();
+        if now >= deadline {
+            break found;
+        }
+        match &waiting {
+            // Then it looks again: only now does nobody miss us.
+            None => waiting = Some(Waiting::begin(topic)?),
+            Some(waiting) => waiting.sleep(next.min(now.plus_micros(RECHECK)), deadline)?,
         }
     };
     if let Some(waiting) = waiting {
         waiting.end();
     }
-    if more { waiting::pass_on(topic) } else { Ok(()) }
+    match found {
+        Found::Taken { more: true, .. } => waiting::pass_on(topic),
+        Found::Taken { count, all: true, .. } => waiting::emptied(topic, count),
+        _ => Ok(()),
+    }
 }

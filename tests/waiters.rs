@@ -10,8 +10,10 @@ mod waiters;
 
 use places::Key;
 use proptest::prelude::*;
-use waiters::{Bucket, Call, Left, NEVER, REST, Sleep, Waiter, Waiters};
+use waiters::{APART, Bucket, Call, Left, NEVER, REST, Sleep, Waiter, Waiters};
 
+/// So many messages come thick and fast when they are taken at once.
+const MANY: usize = (REST / APART) as usize;
 const SESSIONS: usize = 6;
 const TOPICS: usize = 2;
 const ANY: usize = TOPICS;
@@ -88,6 +90,9 @@ impl World {
     fn call(&mut self, topic: usize, urgent: bool) {
         let now = self.clock;
         for wanted in [topic, ANY] {
+            if !urgent && waiters::bucket(key(wanted), &self.buckets).absorbs(key(wanted), now) {
+                return;
+            }
             match self.lists().call(key(wanted), now, urgent) {
                 Call::Wake(called) => return self.set_latch(Some(called)),
                 Call::Absorbed => return,
@@ -125,10 +130,18 @@ impl World {
                     self.messages.push(Message { topic, due, state: State::Open(me) });
                     Step::Appended(self.messages.len() - 1)
                 }
-                _ => {
+                waits => {
                     let topic = usize::from(choice / 4) % (TOPICS + 1);
-                    self.lists().enter(me, key(topic));
-                    Step::Looking(topic)
+                    let clock = self.clock;
+                    if waits == 2 {
+                        self.lists().enter(me, key(topic));
+                        Step::Looking(topic)
+                    } else if self.lists().arrive(me, key(topic), clock) {
+                        Step::Looking(topic)
+                    } else {
+                        self.latches[me] = true; // as below
+                        Step::Asleep(topic)
+                    }
                 }
             },
             Step::Appended(message) => {
@@ -215,6 +228,12 @@ impl World {
             self.leave(me, false);
             if more {
                 self.call(topic, true);
+            } else {
+                waiters::bucket(key(topic), &self.buckets).emptied(
+                    key(topic),
+                    taken.len() * MANY / 2,
+                    self.clock,
+                );
             }
             return Step::Holding(taken);
         }
@@ -355,6 +374,11 @@ fn one_that_is_held_up_keeps_nobody_else_from_being_called() {
     assert_eq!(lists.leave(1, false), Left::CallAnother(key(0)));
 }
 
+/// A claim has taken all there was for `key(0)` at `now`.
+fn emptied(buckets: &[Bucket], now: i64) {
+    waiters::bucket(key(0), buckets).emptied(key(0), MANY, now);
+}
+
 #[test]
 fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
     let buckets = [const { Bucket::empty() }; 4];
@@ -362,28 +386,82 @@ fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
     let mut lists = asleep(&mut places, &buckets, NEVER);
     assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
     assert_eq!(lists.wake(1, LATER + 50), Sleep::Over, "the first one does not wait");
+    emptied(&buckets, LATER + 60);
     assert_eq!(lists.call(key(0), LATER + 100, false), Call::Wake(2));
-    assert_eq!(lists.wake(2, LATER + 150), Sleep::Until(LATER + 50 + REST));
+    assert_eq!(lists.wake(2, LATER + 150), Sleep::Until(LATER + 60 + REST));
     assert_eq!(lists.call(key(0), LATER + 200, false), Call::Absorbed);
-    assert_eq!(lists.wake(2, LATER + 50 + REST), Sleep::Over);
-    assert_eq!(lists.call(key(0), LATER + 60 + REST, true), Call::Wake(3));
-    assert_eq!(lists.wake(3, LATER + 70 + REST), Sleep::Over, "left by another, it was urgent");
-    assert_eq!(lists.call(key(0), LATER + 80 + REST, false), Call::Wake(4));
-    assert_eq!(lists.call(key(0), LATER + 90 + REST, true), Call::Wake(4), "it need not rest");
-    assert_eq!(lists.wake(4, LATER + 95 + REST), Sleep::Over);
+    assert_eq!(lists.wake(2, LATER + 60 + REST), Sleep::Over);
+    emptied(&buckets, LATER + 60 + REST);
+    assert_eq!(lists.call(key(0), LATER + 70 + REST, true), Call::Wake(3));
+    assert_eq!(lists.wake(3, LATER + 80 + REST), Sleep::Over, "left by another, it was urgent");
+    assert_eq!(lists.call(key(0), LATER + 90 + REST, false), Call::Wake(4));
+    assert_eq!(lists.call(key(0), LATER + 95 + REST, true), Call::Wake(4), "it need not rest");
+    assert_eq!(lists.wake(4, LATER + 99 + REST), Sleep::Over);
+}
+
+#[test]
+fn many_messages_in_a_short_time_come_thick_and_fast_whoever_takes_them() {
+    let rests = |claims: &[(i64, usize)]| {
+        let bucket = Bucket::empty();
+        for (now, count) in claims {
+            bucket.emptied(key(0), *count, LATER + now);
+        }
+        bucket.rests_until(key(0)) > LATER
+    };
+    assert!(rests(&[(0, MANY)]));
+    assert!(!rests(&[(0, MANY - 1)]));
+    assert!(rests(&[(0, 3), (100, 3), (200, 3)]));
+    assert!(!rests(&[(0, 3), (APART * 3, 3), (APART * 6, 3)]), "just so far apart");
+    assert!(!rests(&[(0, 100 * MANY), (REST, MANY - 1)]), "what was once does not count for long");
+    assert!(rests(&[(0, 100 * MANY), (REST, MANY)]));
+}
+
+#[test]
+fn of_those_who_come_soon_after_a_claim_one_rests_and_looks_for_all() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 4];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    assert!(lists.arrive(0, key(0), LATER), "nobody has looked before");
+    emptied(&buckets, LATER + 100);
+    assert_eq!(lists.leave(0, false), Left::Nothing);
+    assert!(!lists.arrive(1, key(0), LATER + 200));
+    assert!(!lists.arrive(2, key(0), LATER + 300));
+    assert_eq!(lists.wake(1, LATER + 300), Sleep::Until(LATER + 100 + REST));
+    assert_eq!(lists.call(key(0), LATER + 400, false), Call::Absorbed, "it will be found");
+    assert_eq!(lists.wake(2, LATER + 300), Sleep::Until(LATER + 300 + REST), "nobody else keeps the clock");
+    assert!(!lists.arrive(3, key(0), LATER + 350));
+    assert_eq!(lists.wake(3, LATER + 400), Sleep::Until(NEVER));
+    assert_eq!(lists.wake(1, LATER + 100 + REST), Sleep::Over);
+    assert_eq!(lists.leave(1, false), Left::Nothing);
+    assert!(lists.arrive(1, key(0), LATER + 100 + REST), "long after the last claim");
+}
+
+#[test]
+fn who_rests_and_goes_has_another_look() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 2];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    emptied(&buckets, LATER);
+    assert!(!lists.arrive(0, key(0), LATER + 100));
+    assert!(!lists.arrive(1, key(0), LATER + 200));
+    assert_eq!(lists.leave(0, true), Left::CallAnother(key(0)));
+    assert_eq!(lists.call(key(0), LATER + 300, true), Call::Wake(1));
+    assert_eq!(lists.wake(1, LATER + 300), Sleep::Over);
 }
 
 #[test]
 fn messages_of_another_topic_are_not_thick_and_fast() {
     let buckets = [const { Bucket::empty() }; 1];
-    let mut places = [Waiter::AWAY; 2];
+    let mut places = [Waiter::AWAY; 3];
     let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
     for me in 0..2 {
         lists.enter(me, key(me));
         lists.sleep(me, NEVER);
-        assert_eq!(lists.call(key(me), LATER, false), Call::Wake(me));
-        assert_eq!(lists.wake(me, LATER), Sleep::Over);
     }
+    emptied(&buckets, LATER);
+    assert_eq!(lists.call(key(1), LATER, false), Call::Wake(1));
+    assert_eq!(lists.wake(1, LATER), Sleep::Over);
+    assert!(lists.arrive(2, key(2), LATER));
 }
 
 #[test]

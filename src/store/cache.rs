@@ -105,8 +105,13 @@ thread_local! {
     static RESERVED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// False if there is no shared memory.
+pub fn is_attached() -> bool {
+    Shared::attached().is_some()
+}
+
 /// Asks for room, while the postmaster loads libraries.
-pub(super) fn reserve() {
+pub fn reserve() {
     RESERVED.set(true);
     version::reserve_shared_memory(size);
 }
@@ -179,9 +184,9 @@ impl Shared {
         unsafe { &(*self.0.as_ptr()).buckets }
     }
 
-    /// True if somebody waits for `key`, or for one that shares its bucket.
-    pub(super) fn is_awaited(self, key: Key) -> bool {
-        !waiters::bucket(key, self.buckets()).is_empty()
+    /// What may be asked without the lock of those who wait for `key`, or for one that shares its bucket.
+    pub(super) fn bucket(self, key: Key) -> &'static Bucket {
+        waiters::bucket(key, self.buckets())
     }
 
     /// True if anybody waits, for anything.

@@ -12,13 +12,15 @@
 #![allow(unsafe_code)]
 
 pub mod arrival;
-mod cache;
+pub mod cache;
 pub mod catalog;
+mod installation;
 pub mod json;
 mod leaves;
 pub mod lifecycle;
 pub mod listeners;
 mod lock;
+pub mod looks;
 pub mod of_key;
 pub mod procedure;
 pub mod process;
@@ -28,11 +30,11 @@ pub mod rights;
 pub mod rows;
 pub mod scan;
 pub mod server;
-pub mod shared;
 pub mod snapshot;
 pub mod survey;
 pub mod table;
 pub mod totals;
+pub mod transaction;
 mod upkeep;
 pub mod value;
 mod version;

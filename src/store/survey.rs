@@ -9,10 +9,10 @@
 
 use super::leaves::{self, Span};
 use super::lifecycle::State;
+use super::looks::{self, Passed};
 use super::range::{Direction, Index, Limit, Range};
 use super::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use super::scan::{Lookup, RowOfEntry, TopicRules};
-use super::shared::{self, Passed};
 use super::snapshot::Latest;
 use super::table::{Access, Table};
 use super::value::{Text, Time};
@@ -147,7 +147,7 @@ impl<'t> Survey<'t> {
     /// Walks over what is near, and says what has to be counted further on.
     fn near(&mut self, topic: Text<'_>, mut further: impl FnMut(Rest)) -> Result<Seen, Error> {
         let rules = self.rules.of(topic)?;
-        let passed = shared::passed(topic, !rules.paused)?;
+        let passed = looks::passed(topic, !rules.paused)?;
         let mut seen = Seen::new(self.now, (self.max_attempts)(&rules));
         let now = self.now.0;
         let (ahead, behind) = self.limits(&passed);
@@ -224,7 +224,7 @@ impl<'t> Survey<'t> {
         if rules.paused {
             return Ok(None);
         }
-        let passed = shared::passed(topic, true)?;
+        let passed = looks::passed(topic, true)?;
         let (ahead, behind) = self.limits(&passed);
         let mut seen = Seen::new(self.now, (self.max_attempts)(&rules));
         for (index, from, to) in

@@ -8,7 +8,7 @@
 //! Entries never move or vanish, so they are read without a lock; the lock is for adding one.
 
 use super::value::{Text, Time};
-use super::{lock, shared, version};
+use super::{installation, lock, version};
 use crate::error::Error;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -97,7 +97,7 @@ thread_local! {
 
 /// One more, once the transaction is committed.
 pub fn count(topic: Text<'_>, event: Event) -> Result<(), Error> {
-    let installation = shared::installation()?;
+    let installation = installation::current()?;
     let Some(topic) = place(installation, topic.bytes()) else { return Ok(()) };
     // SAFETY: reads a number of this session.
     let within = unsafe { pg_sys::GetCurrentSubTransactionId() };
@@ -126,7 +126,7 @@ pub struct Counted {
 }
 
 pub fn all() -> Result<Counted, Error> {
-    let installation = shared::installation()?;
+    let installation = installation::current()?;
     let Some(segment) = segment() else { return Ok(Counted::default()) };
     let mut room = false;
     let mut by_topic = BTreeMap::new();
@@ -148,7 +148,7 @@ pub fn is_attached() -> bool {
 
 /// A purge has found nothing left to do.
 pub fn purged(now: Time) -> Result<(), Error> {
-    let installation = shared::installation()?;
+    let installation = installation::current()?;
     let purge = segment().and_then(|segment| {
         segment.purges.iter().find(|purge| {
             let taken = purge.installation.compare_exchange(0, installation, Relaxed, Relaxed);
@@ -163,7 +163,7 @@ pub fn purged(now: Time) -> Result<(), Error> {
 
 /// When a purge last found nothing left to do.
 pub fn last_purge() -> Result<Option<Time>, Error> {
-    let installation = shared::installation()?;
+    let installation = installation::current()?;
     let purge = segment().and_then(|segment| {
         segment.purges.iter().find(|purge| purge.installation.load(Relaxed) == installation)
     });

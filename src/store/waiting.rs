@@ -4,12 +4,12 @@
 //! session that is cancelled or terminated leaves when its transaction is aborted.
 
 use super::cache::Shared;
-use super::shared::{self, Keys};
+use super::installation::{self, Keys};
 use super::value::{Text, Time};
-use super::{server, snapshot, version};
+use super::{server, snapshot, transaction, version};
 use crate::error::Error;
 use crate::places::Key;
-use crate::waiters::{Call, Left, Sleep};
+use crate::waiters::{Call, Left, Sleep, Waiters};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::Duration;
@@ -28,26 +28,53 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
+    /// To be called before any look: where many look and find little, sleeps first, and waits from then on.
+    pub fn rest(topic: Option<Text<'a>>, deadline: Time) -> Result<Option<Self>, Error> {
+        let Some(shared) = Shared::attached() else { return Ok(None) };
+        let keys = installation::keys(topic)?;
+        let now = server::clock().0;
+        if now >= shared.bucket(keys.wanted).rests_until(keys.wanted) {
+            return Ok(None);
+        }
+        transaction::listen();
+        let looks = enter(keys, |waiters, me| waiters.arrive(me, keys.wanted, now));
+        let waiting = Waiting { topic };
+        if looks == Some(false) {
+            waiting.sleep_well(|| sleep(shared, deadline))?;
+        }
+        Ok(Some(waiting))
+    }
+
     /// To be called before the look that decides whether to sleep.
     pub fn begin(topic: Option<Text<'a>>) -> Result<Self, Error> {
-        shared::listen();
-        enter(shared::keys(topic)?);
+        transaction::listen();
+        let keys = installation::keys(topic)?;
+        enter(keys, |waiters, me| waiters.enter(me, keys.wanted));
         Ok(Waiting { topic })
     }
 
     /// Sleeps, after a look that found nothing, until there may be something: at `next` at the latest, by what the look
     /// knows of the clock, and not beyond `deadline`.
     pub fn sleep(&self, next: Time, deadline: Time) -> Result<(), Error> {
-        snapshot::release_catalog();
-        match Shared::attached() {
-            Some(shared) => sleep(shared, next, deadline),
+        self.sleep_well(|| match Shared::attached() {
+            Some(shared) => {
+                let me = version::session_number();
+                wake(shared.locked(|contents| contents.waiters.sleep(me, next.0)));
+                sleep(shared, deadline);
+            }
             None => server::sleep_for_messages(POLL.min(server::clock().until(deadline))),
-        }
+        })
+    }
+
+    /// With no catalog snapshot; afterwards the topic's table may be another one.
+    fn sleep_well(&self, sleep: impl FnOnce()) -> Result<(), Error> {
+        snapshot::release_catalog();
+        sleep();
         server::accept_invalidations();
-        let keys = shared::keys(self.topic)?;
+        let keys = installation::keys(self.topic)?;
         if ENTERED.get() != Some(keys) {
             leave(false);
-            enter(keys);
+            enter(keys, |waiters, me| waiters.enter(me, keys.wanted));
         }
         Ok(())
     }
@@ -67,18 +94,17 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn enter(keys: Keys) {
+fn enter<T>(keys: Keys, how: impl FnOnce(&mut Waiters<'_>, usize) -> T) -> Option<T> {
     ENTERED.set(Some(keys));
-    if let Some(shared) = Shared::attached() {
-        shared.locked(|contents| contents.waiters.enter(version::session_number(), keys.wanted));
-    }
+    let me = version::session_number();
+    let entered = Shared::attached().map(|shared| shared.locked(|contents| how(&mut contents.waiters, me)));
     // Whoever commits after our look has begun must see us: its fence is between its commit and its look at the lists.
     fence(SeqCst);
+    entered
 }
 
-fn sleep(shared: Shared, next: Time, deadline: Time) {
+fn sleep(shared: Shared, deadline: Time) {
     let me = version::session_number();
-    wake(shared.locked(|contents| contents.waiters.sleep(me, next.0)));
     loop {
         let now = server::clock();
         match shared.locked(|contents| contents.waiters.wake(me, now.0)) {
@@ -108,7 +134,16 @@ pub(super) fn abandon() {
 /// Something is left for others who wait for `topic`, or for any.
 pub fn pass_on(topic: Option<Text<'_>>) -> Result<(), Error> {
     if let Some(shared) = Shared::attached().filter(|shared| shared.has_waiters()) {
-        call(shared, shared::keys(topic)?);
+        call(shared, installation::keys(topic)?);
+    }
+    Ok(())
+}
+
+/// A claim has taken `count` messages of `topic`, or of any, and left none.
+pub fn emptied(topic: Option<Text<'_>>, count: usize) -> Result<(), Error> {
+    if let Some(shared) = Shared::attached() {
+        let key = installation::keys(topic)?.wanted;
+        shared.bucket(key).emptied(key, count, server::clock().0);
     }
     Ok(())
 }
@@ -127,10 +162,13 @@ fn call(shared: Shared, keys: Keys) {
 
 /// Sees to it that a session that waits for `key` looks. False if there is none. `urgent`: see `Waiters::call`.
 pub(super) fn call_for(shared: Shared, key: Key, urgent: bool) -> bool {
-    if !shared.is_awaited(key) {
+    let (bucket, now) = (shared.bucket(key), server::clock().0);
+    if bucket.is_empty() {
         return false;
     }
-    let now = server::clock().0;
+    if !urgent && bucket.absorbs(key, now) {
+        return true;
+    }
     match shared.locked(|contents| contents.waiters.call(key, now, urgent)) {
         Call::Wake(session) => {
             server::wake(session);
@@ -143,7 +181,7 @@ pub(super) fn call_for(shared: Shared, key: Key, urgent: bool) -> bool {
 
 /// At `time` there may be something for `key`.
 pub(super) fn expect(shared: Shared, key: Key, time: i64) {
-    if shared.is_awaited(key) {
+    if !shared.bucket(key).is_empty() {
         wake(shared.locked(|contents| contents.waiters.expect(key, time)));
     }
 }

@@ -1,23 +1,18 @@
-//! What sessions tell each other about the ready and waiting messages, see `floor.rs`.
-//!
-//! A cache: where it cannot be had, every look starts at the beginning and is right. What a transaction has to tell, the
-//! floors and those who wait, is noted while it runs and told when it has ended.
+//! What a transaction has to tell the others: the floors, those who wait and those who listen. It is noted while the
+//! transaction runs, and told when it has ended.
 
-use super::arrival;
-use super::cache::{self, Range, Shared};
-use super::catalog::{self, Object};
+use super::cache::{Range, Shared};
+use super::installation::{self, key};
 use super::record::{Delivery, Place};
 use super::value::{Text, Time};
 use super::{listeners, server, waiting};
-use crate::bottom::{self, Dive};
+use crate::bottom::Dive;
 use crate::error::Error;
-use crate::floor::{self, Cost, IDLE, Look, NEVER, NUMBERING, Seen};
+use crate::floor::{self, IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::places::Key;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What a transaction has to tell when it ends.
@@ -34,11 +29,22 @@ struct Pending {
 }
 
 /// What a look is to leave, once the transaction is committed.
-struct Left {
-    generation: u64,
-    look: Look,
-    seen: Seen,
-    dive: Dive,
+pub(super) struct Left {
+    pub generation: u64,
+    pub look: Look,
+    pub seen: Seen,
+    pub dive: Dive,
+}
+
+impl Left {
+    /// With what an earlier look of the transaction is to leave.
+    fn and(self, earlier: &Left) -> Left {
+        let seen = Seen {
+            reach: self.seen.reach.into_iter().chain(earlier.seen.reach).min(),
+            expiry: self.seen.expiry.min(earlier.seen.expiry),
+        };
+        Left { look: earlier.look.and(&self.look), seen, dive: self.dive.void(), ..self }
+    }
 }
 
 /// What has happened to the messages of a topic, or of all.
@@ -93,213 +99,30 @@ thread_local! {
     static PENDING: RefCell<Pending> = RefCell::new(Pending::default());
 }
 
-/// Asks for shared memory, while the postmaster loads libraries.
-pub fn reserve() {
-    cache::reserve();
+/// What the transaction's looks at `range` of `key` are to leave so far.
+pub(super) fn left(key: Key, range: Range) -> Option<Seen> {
+    PENDING.with_borrow(|pending| pending.looks.get(&(key, range)).map(|left| left.seen))
 }
 
-/// A look at one range, from its start to what it leaves.
-pub struct Looking {
-    key: Key,
-    range: Range,
-    generation: u64,
-    look: Option<Look>,
-    dive: Dive,
-    /// Transactions before this one have been open for a while and hold no floor.
-    horizon: u32,
+/// True if what a look of the transaction sees is the committed truth.
+pub(super) fn has_changed_nothing() -> bool {
+    PENDING.with_borrow(|pending| pending.touched.is_none() && pending.looks.is_empty())
 }
 
-/// False if there is no shared memory for it.
-pub fn is_attached() -> bool {
-    Shared::attached().is_some()
-}
-
-/// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
-pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    look(topic, Range::Ready, now, catalog::take_changed())
-}
-
-/// Begins a look at what is waiting and due in `topic`, or in all. To be called before the snapshot is taken.
-pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    look(topic, Range::Waiting, now, false)
-}
-
-fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
-    let installation = installation()?;
-    let key = key(installation, topic.map(Text::bytes));
-    let nothing = Looking { key, range, generation: 0, look: None, dive: Dive::NONE, horizon: 0 };
-    let Some(shared) = Shared::attached() else { return Ok(nothing) };
-    // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
-    let (highest, lowest) = match range {
-        Range::Ready => {
-            let highest = arrival::highest()?;
-            (highest, floor::lowest(shared.slots(installation), now.0))
-        }
-        // Whoever makes a message wait lowers the floor once that is committed.
-        Range::Waiting => (now.0, i64::MAX),
-    };
-    let earlier = PENDING.with_borrow(|pending| pending.looks.get(&(key, range)).map(|left| left.seen.reach));
-    let dives = range == Range::Ready && earlier.is_none() && !server::may_prepare_transactions();
-    let mut looking = shared.locked(|contents| {
-        let horizon = contents.mark(now.0);
-        match contents.topic_in_use(key, installation, now.0) {
-            Some(topic) => {
-                let look = topic.entry(range).look(now.0, highest, lowest, asked).from(earlier.flatten());
-                let dive = if dives { topic.bottom.look(now.0, look.sweep) } else { Dive::NONE };
-                Looking { generation: topic.generation, look: Some(look), dive, horizon, ..nothing }
-            }
-            None => nothing,
-        }
+/// Notes what a look at `range` of `key` is to leave.
+pub(super) fn leave(key: Key, range: Range, left: Left) {
+    note(|pending| {
+        let left = match pending.looks.remove(&(key, range)) {
+            Some(earlier) => left.and(&earlier),
+            None => left,
+        };
+        pending.looks.insert((key, range), left);
     });
-    if looking.dive.from.is_some() {
-        let lowest = bottom::lowest(shared.slots_below(installation));
-        looking.dive.bound = Some(lowest.min(highest.saturating_add(1)));
-    }
-    Ok(looking)
-}
-
-/// What claims have left behind.
-#[derive(Clone, Copy)]
-pub struct Passed {
-    /// Below this number they have found nothing ready, and below this time nothing due,
-    pub number: i64,
-    pub due: i64,
-    /// but for leases, the first of which runs out at this time.
-    pub expiry: i64,
-}
-
-/// What claims on `topic` have left behind, or also those on any topic. Nothing is certain: it is a cache.
-pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
-    let installation = installation()?;
-    let keys = [Some(key(installation, Some(topic.bytes()))), or_any.then(|| key(installation, None))];
-    let mut passed = Passed { number: 0, due: 0, expiry: floor::NEVER };
-    if let Some(shared) = Shared::attached() {
-        shared.locked(|contents| {
-            for key in keys.into_iter().flatten() {
-                if let Some(topic) = contents.topic(key) {
-                    passed.number = passed.number.max(topic.entry(Range::Ready).floor());
-                    passed.due = passed.due.max(topic.entry(Range::Waiting).floor());
-                    passed.expiry = passed.expiry.min(topic.entry(Range::Ready).next_expiry());
-                }
-            }
-        });
-    }
-    Ok(passed)
-}
-
-impl Looking {
-    /// The number or time to start at.
-    pub fn start(&self) -> i64 {
-        self.look.map_or(0, |look| self.dive.from.map_or(look.start, |from| from.min(look.start)))
-    }
-
-    /// To be asked once the snapshot is taken: true if all that is ready or leased in it is at [`Looking::start`] or above.
-    pub fn meets_all(&self) -> bool {
-        self.start() <= 0
-            || self.dive.from.is_some()
-                && Shared::attached().is_some_and(|shared| {
-                    shared.locked(|contents| {
-                        let topic = contents.same_topic(self.key, self.generation);
-                        topic.is_some_and(|topic| topic.bottom.is_undisturbed_since(&self.dive))
-                    })
-                })
-    }
-
-    /// Notes the first ready or leased message that was met, and whether any had a key.
-    pub fn has_met(&mut self, first: Option<i64>, keyed: bool) {
-        (self.dive.first, self.dive.keyed) = (first, keyed);
-    }
-
-    /// True if the row's change by transaction `xid` holds the floor: it may roll back, and soon.
-    pub fn is_held_by(&self, xid: pg_sys::TransactionId) -> bool {
-        let horizon = pg_sys::TransactionId::from(self.horizon);
-        // SAFETY: compares two numbers.
-        self.horizon == 0 || unsafe { !pg_sys::TransactionIdPrecedes(xid, horizon) }
-    }
-
-    fn is_sweep(&self) -> bool {
-        self.look.is_some_and(|look| look.sweep)
-    }
-
-    /// True if this look starts below the floor, and is to tell what the way has cost.
-    pub fn is_measured(&self) -> bool {
-        self.is_sweep() || self.dive.from.is_some()
-    }
-
-    /// Takes down what the walk from the start to the first claimable row has cost.
-    pub fn walked(&self, cost: Cost) {
-        if let Some(shared) = Shared::attached() {
-            shared.locked(|contents| match contents.topic(self.key) {
-                Some(topic) if self.is_sweep() => topic.entry(self.range).walked(cost),
-                Some(topic) => topic.bottom.walked(cost),
-                None => {}
-            });
-        }
-    }
-
-    /// Leaves what was seen: at once if the look changed nothing, nor did the transaction before, else for when it is
-    /// committed. Returns when, by what is known of leases, the next look may find more.
-    pub fn finish(self, seen: Seen, changed: bool) -> Time {
-        let (Some(look), Some(shared)) = (self.look, Shared::attached()) else { return Time(seen.expiry) };
-        let at_once = !changed && PENDING.with_borrow(Pending::has_changed_nothing);
-        let next_end = shared.locked(|contents| {
-            let topic = contents.same_topic(self.key, self.generation)?;
-            if at_once {
-                topic.keep(self.range, &look, &seen, &self.dive);
-            }
-            Some(topic.entry(self.range).next_end())
-        });
-        if !at_once {
-            self.note(look, seen);
-        }
-        Time(next_end.unwrap_or(NEVER).min(seen.expiry))
-    }
-
-    fn note(&self, look: Look, seen: Seen) {
-        let (generation, dive) = (self.generation, self.dive);
-        note(|pending| {
-            pending
-                .looks
-                .entry((self.key, self.range))
-                .and_modify(|left| {
-                    let both = Seen {
-                        reach: seen.reach.into_iter().chain(left.seen.reach).min(),
-                        expiry: left.seen.expiry.min(seen.expiry),
-                    };
-                    *left = Left { generation, look: left.look.and(&look), seen: both, dive: dive.void() };
-                })
-                .or_insert(Left { generation, look, seen, dive });
-        });
-    }
-}
-
-/// Begins a look for deaths in all topics; false if the last one was expensive and not long ago.
-pub fn may_look_for_deaths(now: Time) -> Result<bool, Error> {
-    let installation = installation()?;
-    let key = key(installation, None);
-    Ok(Shared::attached().is_none_or(|shared| {
-        shared.locked(|contents| {
-            contents.topic_in_use(key, installation, now.0).is_none_or(|topic| topic.deaths.begin(now.0))
-        })
-    }))
-}
-
-/// Takes down what a look for deaths has cost.
-pub fn looked_for_deaths(cost: Cost) -> Result<(), Error> {
-    let key = key(installation()?, None);
-    if let Some(shared) = Shared::attached() {
-        shared.locked(|contents| {
-            if let Some(topic) = contents.topic(key) {
-                topic.deaths.took(cost);
-            }
-        });
-    }
-    Ok(())
 }
 
 /// A transaction is about to take numbers: no floor rises until it has.
 pub fn about_to_number() -> Result<(), Error> {
-    let installation = installation()?;
+    let installation = installation::current()?;
     let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) else { return Ok(()) };
     if slot.low.load(SeqCst) == IDLE {
         note(|_| ());
@@ -324,7 +147,7 @@ pub fn will_put_back(row: &Delivery<'_>) -> Result<(), Error> {
     if row.key.is_none() || row.place == Place::Ready {
         return Ok(());
     }
-    let (installation, seq) = (installation()?, row.seq);
+    let (installation, seq) = (installation::current()?, row.seq);
     let Some(shared) = Shared::attached() else { return Ok(()) };
     if let Some(slot) = shared.own_slot() {
         note(|_| ());
@@ -370,14 +193,14 @@ pub fn leased(topic: Text<'_>, seq: i64, until: Time) -> Result<(), Error> {
 
 /// The transaction has changed message `seq`: should it roll back late, the message may be below a floor.
 pub fn touched(seq: i64) -> Result<(), Error> {
-    note_in(installation()?, |pending| {
+    note_in(installation::current()?, |pending| {
         pending.touched = pending.touched.into_iter().chain([seq]).min();
     });
     Ok(())
 }
 
 fn tell_of(topic: Text<'_>, news: News) -> Result<(), Error> {
-    note_in(installation()?, |pending| match pending.news.get_mut(topic.bytes()) {
+    note_in(installation::current()?, |pending| match pending.news.get_mut(topic.bytes()) {
         Some(known) => *known = known.and(&news),
         None => {
             pending.news.insert(topic.bytes().to_vec(), news);
@@ -509,11 +332,6 @@ impl Pending {
         self.touched = None;
     }
 
-    /// True if what its looks have seen is the committed truth.
-    fn has_changed_nothing(&self) -> bool {
-        self.touched.is_none() && self.looks.is_empty()
-    }
-
     /// After a commit.
     fn tell_floors(&self, shared: Shared) {
         let now = server::clock().0;
@@ -604,34 +422,4 @@ impl Pending {
             }
         }
     }
-}
-
-/// One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts anew.
-pub(super) fn installation() -> Result<u64, Error> {
-    let table = catalog::oid(Object::Delivery)?;
-    // SAFETY: reads a number that is fixed for the session.
-    let database = unsafe { pg_sys::MyDatabaseId };
-    Ok((u64::from(u32::from(database)) << 32) | u64::from(u32::from(table)))
-}
-
-/// What somebody wants who asks for a topic, or for any.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Keys {
-    /// Of the topic, or the same as `any`.
-    pub wanted: Key,
-    pub any: Key,
-}
-
-pub(super) fn keys(topic: Option<Text<'_>>) -> Result<Keys, Error> {
-    let installation = installation()?;
-    Ok(Keys { wanted: key(installation, topic.map(Text::bytes)), any: key(installation, None) })
-}
-
-fn key(installation: u64, topic: Option<&[u8]>) -> Key {
-    let half = |salt: u8| {
-        let mut hasher = DefaultHasher::new();
-        (salt, installation, topic).hash(&mut hasher);
-        hasher.finish() | 1 // never the unused key
-    };
-    (half(0), half(1))
 }

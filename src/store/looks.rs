@@ -1,0 +1,192 @@
+//! Looks at the ready and the waiting messages, see `floor.rs` and `bottom.rs`: where they start, and what they leave for
+//! the next. A cache: where it cannot be had, every look starts at the beginning and is right.
+
+use super::arrival;
+use super::cache::{Range, Shared};
+use super::installation::{self, key};
+use super::transaction::{self, Left};
+use super::value::{Text, Time};
+use super::{catalog, server};
+use crate::bottom::{self, Dive};
+use crate::error::Error;
+use crate::floor::{self, Cost, Look, NEVER, Seen};
+use crate::places::Key;
+use pgrx::pg_sys;
+
+/// A look at one range, from its start to what it leaves.
+pub struct Looking {
+    key: Key,
+    range: Range,
+    generation: u64,
+    look: Option<Look>,
+    dive: Dive,
+    /// Transactions before this one have been open for a while and hold no floor.
+    horizon: u32,
+}
+
+/// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
+pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
+    look(topic, Range::Ready, now, catalog::take_changed())
+}
+
+/// Begins a look at what is waiting and due in `topic`, or in all. To be called before the snapshot is taken.
+pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
+    look(topic, Range::Waiting, now, false)
+}
+
+fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
+    let installation = installation::current()?;
+    let key = installation::key(installation, topic.map(Text::bytes));
+    let nothing = Looking { key, range, generation: 0, look: None, dive: Dive::NONE, horizon: 0 };
+    let Some(shared) = Shared::attached() else { return Ok(nothing) };
+    // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
+    let (highest, lowest) = match range {
+        Range::Ready => {
+            let highest = arrival::highest()?;
+            (highest, floor::lowest(shared.slots(installation), now.0))
+        }
+        // Whoever makes a message wait lowers the floor once that is committed.
+        Range::Waiting => (now.0, i64::MAX),
+    };
+    let earlier = transaction::left(key, range).map(|seen| seen.reach);
+    let dives = range == Range::Ready && earlier.is_none() && !server::may_prepare_transactions();
+    let mut looking = shared.locked(|contents| {
+        let horizon = contents.mark(now.0);
+        match contents.topic_in_use(key, installation, now.0) {
+            Some(topic) => {
+                let look = topic.entry(range).look(now.0, highest, lowest, asked).from(earlier.flatten());
+                let dive = if dives { topic.bottom.look(now.0, look.sweep) } else { Dive::NONE };
+                Looking { generation: topic.generation, look: Some(look), dive, horizon, ..nothing }
+            }
+            None => nothing,
+        }
+    });
+    if looking.dive.from.is_some() {
+        let lowest = bottom::lowest(shared.slots_below(installation));
+        looking.dive.bound = Some(lowest.min(highest.saturating_add(1)));
+    }
+    Ok(looking)
+}
+
+/// What claims have left behind.
+#[derive(Clone, Copy)]
+pub struct Passed {
+    /// Below this number they have found nothing ready, and below this time nothing due,
+    pub number: i64,
+    pub due: i64,
+    /// but for leases, the first of which runs out at this time.
+    pub expiry: i64,
+}
+
+/// What claims on `topic` have left behind, or also those on any topic. Nothing is certain: it is a cache.
+pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
+    let installation = installation::current()?;
+    let keys = [Some(key(installation, Some(topic.bytes()))), or_any.then(|| key(installation, None))];
+    let mut passed = Passed { number: 0, due: 0, expiry: floor::NEVER };
+    if let Some(shared) = Shared::attached() {
+        shared.locked(|contents| {
+            for key in keys.into_iter().flatten() {
+                if let Some(topic) = contents.topic(key) {
+                    passed.number = passed.number.max(topic.entry(Range::Ready).floor());
+                    passed.due = passed.due.max(topic.entry(Range::Waiting).floor());
+                    passed.expiry = passed.expiry.min(topic.entry(Range::Ready).next_expiry());
+                }
+            }
+        });
+    }
+    Ok(passed)
+}
+
+impl Looking {
+    /// The number or time to start at.
+    pub fn start(&self) -> i64 {
+        self.look.map_or(0, |look| self.dive.from.map_or(look.start, |from| from.min(look.start)))
+    }
+
+    /// To be asked once the snapshot is taken: true if all that is ready or leased in it is at [`Looking::start`] or above.
+    pub fn meets_all(&self) -> bool {
+        self.start() <= 0
+            || self.dive.from.is_some()
+                && Shared::attached().is_some_and(|shared| {
+                    shared.locked(|contents| {
+                        let topic = contents.same_topic(self.key, self.generation);
+                        topic.is_some_and(|topic| topic.bottom.is_undisturbed_since(&self.dive))
+                    })
+                })
+    }
+
+    /// Notes the first ready or leased message that was met, and whether any had a key.
+    pub fn has_met(&mut self, first: Option<i64>, keyed: bool) {
+        (self.dive.first, self.dive.keyed) = (first, keyed);
+    }
+
+    /// True if the row's change by transaction `xid` holds the floor: it may roll back, and soon.
+    pub fn is_held_by(&self, xid: pg_sys::TransactionId) -> bool {
+        let horizon = pg_sys::TransactionId::from(self.horizon);
+        // SAFETY: compares two numbers.
+        self.horizon == 0 || unsafe { !pg_sys::TransactionIdPrecedes(xid, horizon) }
+    }
+
+    fn is_sweep(&self) -> bool {
+        self.look.is_some_and(|look| look.sweep)
+    }
+
+    /// True if this look starts below the floor, and is to tell what the way has cost.
+    pub fn is_measured(&self) -> bool {
+        self.is_sweep() || self.dive.from.is_some()
+    }
+
+    /// Takes down what the walk from the start to the first claimable row has cost.
+    pub fn walked(&self, cost: Cost) {
+        if let Some(shared) = Shared::attached() {
+            shared.locked(|contents| match contents.topic(self.key) {
+                Some(topic) if self.is_sweep() => topic.entry(self.range).walked(cost),
+                Some(topic) => topic.bottom.walked(cost),
+                None => {}
+            });
+        }
+    }
+
+    /// Leaves what was seen: at once if the look changed nothing, nor did the transaction before, else for when it is
+    /// committed. Returns when, by what is known of leases, the next look may find more.
+    pub fn finish(self, seen: Seen, changed: bool) -> Time {
+        let (Some(look), Some(shared)) = (self.look, Shared::attached()) else { return Time(seen.expiry) };
+        let at_once = !changed && transaction::has_changed_nothing();
+        let next_end = shared.locked(|contents| {
+            let topic = contents.same_topic(self.key, self.generation)?;
+            if at_once {
+                topic.keep(self.range, &look, &seen, &self.dive);
+            }
+            Some(topic.entry(self.range).next_end())
+        });
+        if !at_once {
+            let Looking { key, range, generation, dive, .. } = self;
+            transaction::leave(key, range, Left { generation, look, seen, dive });
+        }
+        Time(next_end.unwrap_or(NEVER).min(seen.expiry))
+    }
+}
+
+/// Begins a look for deaths in all topics; false if the last one was expensive and not long ago.
+pub fn may_look_for_deaths(now: Time) -> Result<bool, Error> {
+    let installation = installation::current()?;
+    let key = installation::key(installation, None);
+    Ok(Shared::attached().is_none_or(|shared| {
+        shared.locked(|contents| {
+            contents.topic_in_use(key, installation, now.0).is_none_or(|topic| topic.deaths.begin(now.0))
+        })
+    }))
+}
+
+/// Takes down what a look for deaths has cost.
+pub fn looked_for_deaths(cost: Cost) -> Result<(), Error> {
+    let key = installation::key(installation::current()?, None);
+    if let Some(shared) = Shared::attached() {
+        shared.locked(|contents| {
+            if let Some(topic) = contents.topic(key) {
+                topic.deaths.took(cost);
+            }
+        });
+    }
+    Ok(())
+}
