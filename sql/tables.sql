@@ -2,10 +2,8 @@
 -- changes a few times and is then over, leaving a receipt. What is wide is append-only, what changes is narrow.
 --
 -- No foreign keys, no CHECK that a user's input can reach (it would print the payload), no triggers.
+-- The first is the envelope, because who locks several begins with it: DROP EXTENSION too. See src/store/table.rs.
 -- Names are compared bytewise (collation "C"), so that no upgrade of a collation library can break an index.
-
--- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + place in the call.
-CREATE SEQUENCE outbox.arrival AS pg_catalog.int8;
 
 CREATE TABLE outbox.envelope (
     seq pg_catalog.int8 NOT NULL,
@@ -121,6 +119,9 @@ CREATE TYPE outbox.claimed AS (
     attempts pg_catalog.int4,
     leased_until pg_catalog.timestamptz
 );
+
+-- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + place in the call.
+CREATE SEQUENCE outbox.arrival AS pg_catalog.int8;
 
 COMMENT ON SEQUENCE outbox.arrival IS 'Arrival order: one value numbers up to 1024 messages of one call. Private.';
 COMMENT ON TABLE outbox.envelope IS 'What a message is: written once, never changed. Private; read outbox.message.';

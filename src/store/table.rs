@@ -2,8 +2,12 @@
 //!
 //! The table stays locked until the transaction ends, as after any SELECT (AccessShareLock), INSERT or UPDATE
 //! (RowExclusiveLock), but for [`Table::release`].
+//!
+//! Nobody has a lock on any of the tables without one on the first, the envelopes. So DROP EXTENSION, the ALTER TABLEs of
+//! an update or a TRUNCATE that names the tables in this order waits there, and not in a circle with a transaction that
+//! uses several.
 
-use super::catalog::{self, Catalog};
+use super::catalog::{self, Catalog, Object};
 use super::record::{FieldsMut, Record, Shelf, Unique, Write};
 use super::snapshot::Latest;
 use super::upkeep::Upkeep;
@@ -13,6 +17,8 @@ use pgrx::pg_sys;
 use std::cell::{OnceCell, RefCell};
 use std::marker::PhantomData;
 
+/// The table that is locked before any other.
+const FIRST: Object = Object::Envelope;
 /// Rows that one call of `heap_multi_insert` takes: enough to fill many pages, few enough to hold in memory.
 const ROWS_AT_ONCE: usize = 1_000;
 
@@ -86,8 +92,9 @@ impl<R: Record> Table<R> {
     pub fn open(access: Access) -> Result<Self, Error> {
         let catalog = catalog::catalog()?;
         let oid = catalog.oid(R::TABLE);
-        // SAFETY: opens and locks a relation; the slot is freed on drop, or by the abort.
+        // SAFETY: locks and opens a relation; the slot is freed on drop, or by the abort.
         unsafe {
+            pg_sys::LockRelationOid(catalog.oid(FIRST), pg_sys::AccessShareLock as i32);
             let relation = pg_sys::try_table_open(oid, access.lock() as i32);
             if relation.is_null() {
                 return Err(Error::Version(None));
@@ -347,6 +354,9 @@ impl<R> Drop for Table<R> {
         unsafe {
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
             pg_sys::table_close(self.relation, self.lock as i32);
+            if self.lock != pg_sys::NoLock {
+                pg_sys::UnlockRelationOid(self.catalog.oid(FIRST), pg_sys::AccessShareLock as i32);
+            }
         }
     }
 }
