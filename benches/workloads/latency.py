@@ -2,8 +2,8 @@
 pay for those who wait; and what waiting costs.
 
 Idle: one producer, one message after the other, one worker. Busy: two producers, two workers. Synchronous commit is on,
-so a commit's flush is part of it. Inside the server, on one of its own with `track_commit_timestamp` and without the
-flush: from the commit to the rows of a claim that waited. Appenders beside workers: those who wait for the topic that is
+so a commit's flush is part of it. Inside the server, on one of its own with `track_commit_timestamp` and `fsync` off,
+because the flush is not part of it: from the commit to the rows of a claim that waited. Appenders beside workers: those who wait for the topic that is
 appended to deliver all of it, on the same processors; so do those that ask every 100 ms, for comparison. Those who wait
 for another topic do nothing.
 """
@@ -290,7 +290,7 @@ def one_by_one(bench, system):
 
 def in_the_server(bench, system):
     """From the commit's own time stamp to the clock beside a waiting claim's rows."""
-    with Server(conf={**place.CONF, "track_commit_timestamp": True, "synchronous_commit": False}) as server:
+    with Server(conf={**place.CONF, "track_commit_timestamp": True, "fsync": False}) as server:
         arena = place.Arena(server)
         system.create(arena, system.name)
         for round in range(bench.form.rounds):
