@@ -1,7 +1,8 @@
 //! A token proves one lease of one message: a version-8 uuid made of the delivery's `seq` and the lease's nonce.
 //!
 //! An answer finds its row by `seq` and is accepted only if the row still holds the nonce. The nonce is random, one
-//! per claim call, from the system's random source: counters repeat after a savepoint rollback, a crash or a failover.
+//! per claim call, from a generator of the session's own that the system's random source seeds: counters repeat after a
+//! savepoint rollback, a crash or a failover.
 
 use uuid::{Builder, Uuid, Variant, Version};
 

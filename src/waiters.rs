@@ -80,8 +80,9 @@ pub struct Bucket {
     emptied: AtomicU64,
     /// Until when that and what was taken before would last, were it [`APART`]; not beyond [`REST`].
     lasts_until: AtomicI64,
-    /// Who is called, and for what likewise, counts on until then. 0: nobody is.
+    /// Whoever is called counts on until then,
     counts_until: AtomicI64,
+    /// and for what likewise. 0: nobody is.
     called: AtomicU64,
 }
 
@@ -228,7 +229,10 @@ impl Waiters<'_> {
         let waiter = &self.waiters[me];
         match waiter.state {
             State::Called if waiter.urgent => AT_ONCE,
-            State::Called => bucket(waiter.key, self.buckets).rests_until(waiter.key),
+            State::Called => {
+                let longest = waiter.called_at.saturating_add(REST); // should the clock have been set back
+                bucket(waiter.key, self.buckets).rests_until(waiter.key).min(longest)
+            }
             _ => waiter.alarm,
         }
     }

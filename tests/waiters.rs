@@ -437,6 +437,17 @@ fn of_those_who_come_soon_after_a_claim_one_rests_and_looks_for_all() {
 }
 
 #[test]
+fn nobody_rests_for_long_when_the_clock_is_set_back() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 1];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    emptied(&buckets, 2 * LATER);
+    assert!(!lists.arrive(0, key(0), LATER));
+    assert_eq!(lists.wake(0, LATER), Sleep::Until(LATER + REST));
+    assert_eq!(lists.wake(0, LATER + REST), Sleep::Over);
+}
+
+#[test]
 fn who_rests_and_goes_has_another_look() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 2];

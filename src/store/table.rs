@@ -91,10 +91,12 @@ impl<R: Record> Table<R> {
     /// [`Error::Version`], see [`catalog::oid`], and if the extension was dropped just now.
     pub fn open(access: Access) -> Result<Self, Error> {
         let catalog = catalog::catalog()?;
-        let oid = catalog.oid(R::TABLE);
+        let (oid, first) = (catalog.oid(R::TABLE), catalog.oid(FIRST));
         // SAFETY: locks and opens a relation; the slot is freed on drop, or by the abort.
         unsafe {
-            pg_sys::LockRelationOid(catalog.oid(FIRST), pg_sys::AccessShareLock as i32);
+            if oid != first {
+                pg_sys::LockRelationOid(first, pg_sys::AccessShareLock as i32);
+            }
             let relation = pg_sys::try_table_open(oid, access.lock() as i32);
             if relation.is_null() {
                 return Err(Error::Version(None));
@@ -352,10 +354,11 @@ impl<R> Drop for Table<R> {
         }
         // SAFETY: everything was opened by us and is used by nobody else.
         unsafe {
+            let (oid, first) = ((*self.relation).rd_id, self.catalog.oid(FIRST));
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
             pg_sys::table_close(self.relation, self.lock as i32);
-            if self.lock != pg_sys::NoLock {
-                pg_sys::UnlockRelationOid(self.catalog.oid(FIRST), pg_sys::AccessShareLock as i32);
+            if self.lock != pg_sys::NoLock && oid != first {
+                pg_sys::UnlockRelationOid(first, pg_sys::AccessShareLock as i32);
             }
         }
     }
