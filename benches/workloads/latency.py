@@ -291,6 +291,7 @@ def one_by_one(bench, system):
 
 def in_the_server(bench, system):
     """From the commit's own time stamp to the clock beside a waiting claim's rows."""
+    bench.arena.settle()
     with Server(conf={**place.CONF, "track_commit_timestamp": True, "fsync": False}) as server:
         arena = place.Arena(server)
         system.create(arena, system.name)
