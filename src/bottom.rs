@@ -1,5 +1,5 @@
 //! Below what number no message is ready or leased at all: the *bottom* of a topic's ready index, or of all. Pure;
-//! `store/shared.rs` keeps it.
+//! `store/looks.rs` keeps it.
 //!
 //! Order by key asks of every message for an older one of its key. A claim that starts at the bottom meets them all on
 //! its way, and need not look each up in an index of its own. That way is as long as there are messages in other hands.

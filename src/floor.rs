@@ -1,4 +1,4 @@
-//! Where a claim starts to look: the floor, and the sweep that looks below it. Pure; `store/shared.rs` keeps it.
+//! Where a claim starts to look: the floor, and the sweep that looks below it. Pure; `store/looks.rs` keeps it.
 //!
 //! While any snapshot is held, finished rows cannot be removed, and a scan from the beginning of the ready index walks
 //! over all of them. So a look leaves a *floor*: below it, it found nothing that can be claimed. The next look starts

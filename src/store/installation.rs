@@ -26,8 +26,12 @@ pub(super) struct Keys {
 }
 
 pub(super) fn keys(topic: Option<Text<'_>>) -> Result<Keys, Error> {
-    let installation = current()?;
-    Ok(Keys { wanted: key(installation, topic.map(Text::bytes)), any: key(installation, None) })
+    Ok(Keys { wanted: wanted(topic)?, any: wanted(None)? })
+}
+
+/// What somebody asks for: a topic, or any.
+pub(super) fn wanted(topic: Option<Text<'_>>) -> Result<Key, Error> {
+    Ok(key(current()?, topic.map(Text::bytes)))
 }
 
 pub(super) fn key(installation: u64, topic: Option<&[u8]>) -> Key {

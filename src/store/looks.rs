@@ -180,7 +180,7 @@ pub fn may_look_for_deaths(now: Time) -> Result<bool, Error> {
 
 /// Takes down what a look for deaths has cost.
 pub fn looked_for_deaths(cost: Cost) -> Result<(), Error> {
-    let key = installation::key(installation::current()?, None);
+    let key = installation::wanted(None)?;
     if let Some(shared) = Shared::attached() {
         shared.locked(|contents| {
             if let Some(topic) = contents.topic(key) {

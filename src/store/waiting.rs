@@ -31,12 +31,13 @@ impl<'a> Waiting<'a> {
     /// To be called before any look: where many look and find little, sleeps first, and waits from then on.
     pub fn rest(topic: Option<Text<'a>>, deadline: Time) -> Result<Option<Self>, Error> {
         let Some(shared) = Shared::attached() else { return Ok(None) };
-        let keys = installation::keys(topic)?;
+        let wanted = installation::wanted(topic)?;
         let now = server::clock().0;
-        if now >= shared.bucket(keys.wanted).rests_until(keys.wanted) {
+        if now >= shared.bucket(wanted).rests_until(wanted) {
             return Ok(None);
         }
         transaction::listen();
+        let keys = installation::keys(topic)?;
         let looks = enter(keys, |waiters, me| waiters.arrive(me, keys.wanted, now));
         let waiting = Waiting { topic };
         if looks == Some(false) {
@@ -142,7 +143,7 @@ pub fn pass_on(topic: Option<Text<'_>>) -> Result<(), Error> {
 /// A claim has taken `count` messages of `topic`, or of any, and left none.
 pub fn emptied(topic: Option<Text<'_>>, count: usize) -> Result<(), Error> {
     if let Some(shared) = Shared::attached() {
-        let key = installation::keys(topic)?.wanted;
+        let key = installation::wanted(topic)?;
         shared.bucket(key).emptied(key, count, server::clock().0);
     }
     Ok(())
