@@ -7,7 +7,7 @@ use crate::store::json::{Object, Value};
 use crate::store::record::Envelope;
 use crate::store::snapshot::Latest;
 use crate::store::value::Json;
-use crate::store::{scan, server};
+use crate::store::{lookup, server};
 use uuid::Uuid;
 
 /// The event, or None if no message with this id is stored.
@@ -16,7 +16,7 @@ pub fn cloudevent(id: Option<Uuid>) -> Result<Option<Json<'static>>, Error> {
     if id.is_nil() {
         return Err(Fault::NilUuid("id").into());
     }
-    scan::envelope_of(id, &Latest::push(), |message| event(&message))
+    lookup::envelope_of(id, &Latest::push(), |message| event(&message))
 }
 
 fn event(message: &Envelope<'_>) -> Json<'static> {

@@ -7,8 +7,10 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys;
 use crate::settings;
+use crate::store::lookup::{self, Lookup};
 use crate::store::record::{Deliveries, Envelopes, Place, Topics};
-use crate::store::scan::{self, Lookup, Scan, TopicRules};
+use crate::store::rules::TopicRules;
+use crate::store::scan::Scan;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::value::{Text, Time};
@@ -23,7 +25,7 @@ pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
     }
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
-    let seq = scan::seq_of(id, &Latest::push())?;
+    let seq = lookup::seq_of(id, &Latest::push())?;
     seq.map_or(Ok(false), |seq| revive(seq, &deliveries, &topics))
 }
 

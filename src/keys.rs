@@ -22,9 +22,10 @@
 
 use crate::error::Error;
 use crate::store::looks::Looking;
+use crate::store::lookup::ById;
 use crate::store::of_key::{self, Keyed, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
-use crate::store::scan::{ById, TopicRules};
+use crate::store::rules::TopicRules;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Against, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};

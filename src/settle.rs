@@ -7,10 +7,11 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys::{self, Ended};
+use crate::store::lookup::Lookup;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
 use crate::store::rights::{self, Right};
 use crate::store::rows::{AnswerRows, Caller};
-use crate::store::scan::{Lookup, TopicRules};
+use crate::store::rules::TopicRules;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::totals::{self, Event};

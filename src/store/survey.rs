@@ -10,9 +10,11 @@
 use super::leaves::{self, Span};
 use super::lifecycle::State;
 use super::looks::{self, Passed};
+use super::lookup::Lookup;
 use super::range::{Direction, Index, Limit, Range};
 use super::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
-use super::scan::{Lookup, RowOfEntry, TopicRules};
+use super::rules::TopicRules;
+use super::scan::RowOfEntry;
 use super::snapshot::Latest;
 use super::table::{Access, Table};
 use super::value::{Text, Time};
