@@ -5,14 +5,19 @@
 //! looks again. It owes the others something for that: if it goes without having looked, or was called once more while
 //! it looked, it passes the call on; and a claim that leaves something behind calls the next.
 //!
-//! One that is called and has not looked yet will find whatever else is committed meanwhile: it calls nobody else. Where
-//! messages come thick and fast, by what claims took of late, whoever is called, or comes, rests first until [`REST`] after
-//! the last of them, and finds many: each look and each answer costs a commit and a wake-up, which those who append would
-//! wait for. Who comes while another rests leaves it to that one, and sleeps. What a claim has left does not wait.
+//! One that is called and has not looked yet will find whatever else is committed meanwhile: it calls nobody else.
 //!
 //! What comes by the clock (a due time, the end of a lease) announces nobody. So among those who wait for the same, one
 //! is the *keeper*: it sleeps no longer than until the next time known, and looks then. If it goes, another one is told
 //! to keep. The others sleep until they are called.
+//!
+//! Where messages come *thick and fast*, by what claims took of late, there is one look in [`REST`], which finds many:
+//! each look and each answer costs a commit and a wake-up, which those who append would wait for. Whoever comes rests
+//! until it is time, and looks for all; who comes meanwhile sleeps. A message wakes nobody then. Who looked last will
+//! mostly have come back, and if nobody has, the keeper looks [`LATE`]. What a claim has left does not wait.
+//!
+//! A keeper that knows of a message, or nothing of the clock, is *blind*. It looks at once; but where messages come thick
+//! and fast, once the looks cease: each finds also what others know of.
 
 use crate::places::Key;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -21,8 +26,10 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 pub const NEVER: i64 = i64::MAX;
 /// Messages that come less than this apart come thick and fast, if they do for as long as [`REST`]. Microseconds.
 pub const APART: i64 = 500;
-/// Then the next look is so long after the last claim.
-pub const REST: i64 = 4_000;
+/// Then the next look is so long after the last one.
+pub const REST: i64 = 5_000;
+/// Or so much later, if nobody comes for it.
+pub const LATE: i64 = 1_000;
 /// Who is called counts on for this long: it may have been held up. Then somebody else is called.
 const ABSORBS: i64 = 10_000;
 /// Look now.
@@ -45,7 +52,10 @@ enum State {
 #[repr(C)]
 pub struct Waiter {
     key: Key,
+    /// A keeper knows of something that the clock brings then.
     alarm: i64,
+    /// A blind keeper looks then, unless others still do.
+    blind_until: i64,
     called_at: i64,
     next: u32,
     previous: u32,
@@ -59,6 +69,7 @@ impl Waiter {
     pub const AWAY: Waiter = Waiter {
         key: (0, 0),
         alarm: NEVER,
+        blind_until: NEVER,
         called_at: 0,
         next: NONE,
         previous: NONE,
@@ -78,6 +89,8 @@ pub struct Bucket {
     emptied_at: AtomicI64,
     /// and for what: half of a key.
     emptied: AtomicU64,
+    /// When one last began to look.
+    looked_at: AtomicI64,
     /// Until when that and what was taken before would last, were it [`APART`]; not beyond [`REST`].
     lasts_until: AtomicI64,
     /// Whoever is called counts on until then,
@@ -93,6 +106,7 @@ impl Bucket {
             last: AtomicU32::new(NONE),
             emptied_at: AtomicI64::new(0),
             emptied: AtomicU64::new(0),
+            looked_at: AtomicI64::new(0),
             lasts_until: AtomicI64::new(0),
             counts_until: AtomicI64::new(0),
             called: AtomicU64::new(0),
@@ -109,11 +123,25 @@ impl Bucket {
         self.emptied.store(key.0, SeqCst);
     }
 
-    /// Until when those who come or are called for `key` rest.
-    pub fn rests_until(&self, key: Key) -> i64 {
-        let rested = self.emptied_at.load(SeqCst).saturating_add(REST);
-        let many = self.is_of(key) && self.lasts_until.load(SeqCst) >= rested;
-        if many { rested } else { AT_ONCE }
+    /// Until when those who come for `key` at `now` rest.
+    pub fn rests_until(&self, key: Key, now: i64) -> i64 {
+        let emptied_at = self.emptied_at.load(SeqCst);
+        let many = self.is_of(key) && self.lasts_until.load(SeqCst) >= emptied_at.saturating_add(REST);
+        // The clock may have been set back.
+        let last = emptied_at.max(self.looked_at.load(SeqCst)).min(now);
+        if many { last.saturating_add(REST) } else { AT_ONCE }
+    }
+
+    /// Until when, as of `now`, a blind keeper waits for the looks to cease.
+    fn blind_until(&self, key: Key, now: i64) -> i64 {
+        self.rests_until(key, now).saturating_add(LATE)
+    }
+
+    /// A look for `key` begins. A hint as well.
+    pub fn looks(&self, key: Key, now: i64) {
+        if self.is_of(key) {
+            self.looked_at.store(now, SeqCst);
+        }
     }
 
     /// No claim for another key has emptied it since.
@@ -132,7 +160,7 @@ impl Bucket {
         self.called.store(key.0, SeqCst);
     }
 
-    fn looks(&self, key: Key) {
+    fn is_called_no_more(&self, key: Key) {
         if self.called.load(SeqCst) == key.0 {
             self.called.store(0, SeqCst);
         }
@@ -194,15 +222,18 @@ impl Waiters<'_> {
     /// `me` comes for what `key` stands for, and has not looked. True: it is to look. False: it is to sleep first.
     pub fn arrive(&mut self, me: usize, key: Key, now: i64) -> bool {
         self.enter(me, key);
-        if now >= bucket(key, self.buckets).rests_until(key) {
+        let bucket = bucket(key, self.buckets);
+        if now >= bucket.rests_until(key, now) {
+            bucket.looks(key, now);
             return true;
         }
         if self.called(key, now).is_none() {
             self.is_called(me, now, false);
         } else {
-            // It knows nothing of the clock; a keeper does.
-            let time = self.keeper(key).map_or(now.saturating_add(REST), |_| NEVER);
-            self.sleep(me, time);
+            if self.keeper(key).is_none() {
+                self.waiters[me].blind_until = bucket.blind_until(key, now);
+            }
+            self.sleep(me, NEVER);
         }
         false
     }
@@ -215,7 +246,7 @@ impl Waiters<'_> {
         }
         self.waiters[me].state = State::Asleep;
         match self.keeper(key) {
-            Some(keeper) if keeper != me => self.ring(keeper, time),
+            Some(keeper) if keeper != me => self.ring(keeper, time, NEVER),
             _ => {
                 self.waiters[me].keeper = true;
                 self.waiters[me].alarm = self.waiters[me].alarm.min(time);
@@ -229,11 +260,8 @@ impl Waiters<'_> {
         let waiter = &self.waiters[me];
         match waiter.state {
             State::Called if waiter.urgent => AT_ONCE,
-            State::Called => {
-                let longest = waiter.called_at.saturating_add(REST); // should the clock have been set back
-                bucket(waiter.key, self.buckets).rests_until(waiter.key).min(longest)
-            }
-            _ => waiter.alarm,
+            State::Called => bucket(waiter.key, self.buckets).rests_until(waiter.key, waiter.called_at),
+            _ => waiter.alarm.min(waiter.blind_until),
         }
     }
 
@@ -243,45 +271,63 @@ impl Waiters<'_> {
         if now < time {
             return Sleep::Until(time);
         }
-        let Waiter { key, state, .. } = self.waiters[me];
+        let Waiter { key, state, alarm, .. } = self.waiters[me];
+        let bucket = bucket(key, self.buckets);
         if state == State::Called {
-            bucket(key, self.buckets).looks(key);
             self.unlink(me);
             self.enter(me, key);
         } else {
-            self.waiters[me].state = State::Looking;
-            self.waiters[me].alarm = NEVER;
+            let blind_until = bucket.blind_until(key, now);
+            if now < alarm.min(blind_until) {
+                self.waiters[me].blind_until = blind_until;
+                return Sleep::Until(alarm.min(blind_until));
+            }
+            self.waiters[me] =
+                Waiter { state: State::Looking, alarm: NEVER, blind_until: NEVER, ..self.waiters[me] };
         }
+        bucket.is_called_no_more(key);
+        bucket.looks(key, now);
         Sleep::Over
     }
 
-    /// `me` goes. `in_vain`: it did not finish its last look.
-    pub fn leave(&mut self, me: usize, in_vain: bool) -> Left {
+    /// `me` goes at `now`. `in_vain`: it did not finish its last look.
+    pub fn leave(&mut self, me: usize, now: i64, in_vain: bool) -> Left {
         let waiter = self.waiters[me];
         if waiter.state != State::Away {
             self.unlink(me);
         }
         self.waiters[me] = Waiter::AWAY;
+        let bucket = bucket(waiter.key, self.buckets);
         let heir = self.listed(waiter.key).last().filter(|_| waiter.keeper);
         match (waiter.state, heir) {
             (State::Away, _) => Left::Nothing,
+            (State::Asleep | State::Looking, Some(heir)) => {
+                let blind_until = match waiter.state {
+                    State::Asleep => waiter.blind_until,
+                    // It has not said yet what comes next.
+                    _ => bucket.blind_until(waiter.key, now),
+                };
+                self.waiters[heir].keeper = true;
+                self.ring(heir, waiter.alarm, blind_until).map_or(Left::Nothing, Left::Keeper)
+            }
             (State::Called, _) => {
-                bucket(waiter.key, self.buckets).looks(waiter.key);
+                bucket.is_called_no_more(waiter.key);
                 Left::CallAnother(waiter.key)
             }
-            (state, Some(heir)) => {
-                // Who looks has not said yet what comes next.
-                let time = if state == State::Asleep { waiter.alarm } else { AT_ONCE };
-                self.waiters[heir].keeper = true;
-                self.ring(heir, time).map_or(Left::Nothing, Left::Keeper)
+            (state, None) => {
+                let blind = waiter.blind_until != NEVER;
+                if blind {
+                    bucket.is_called_no_more(waiter.key);
+                }
+                let owes = blind || in_vain && state == State::Looking;
+                if owes { Left::CallAnother(waiter.key) } else { Left::Nothing }
             }
-            (State::Looking, None) if in_vain => Left::CallAnother(waiter.key),
-            (_, None) => Left::Nothing,
         }
     }
 
-    /// There is something for those who wait for `key`: one of them is called, the longest waiting that keeps no clock.
-    /// `urgent`: others have looked, and left it.
+    /// There is something for those who wait for `key`: one of them is called, the longest asleep that keeps no clock.
+    /// Where messages come thick and fast, it is left to the next who comes, or else to the keeper; unless it is `urgent`:
+    /// others have looked, and left it.
     pub fn call(&mut self, key: Key, now: i64, urgent: bool) -> Call {
         if let Some(called) = self.called(key, now) {
             let waiter = &mut self.waiters[called];
@@ -289,11 +335,29 @@ impl Waiters<'_> {
             waiter.urgent |= urgent;
             return if hurries { Call::Wake(called) } else { Call::Absorbed };
         }
-        let keeps = |waiter: &usize| self.waiters[*waiter].keeper;
-        let called = self.listed(key).find(|waiter| !keeps(waiter)).or_else(|| self.listed(key).next());
-        let Some(called) = called else { return Call::Nobody };
+        if !urgent && let Some(call) = self.leave_to_keeper(key, now) {
+            return call;
+        }
+        // What a keeper knows would be lost to those who look; and who looks may pass it on.
+        let last =
+            |waiter: &usize| (self.waiters[*waiter].keeper, self.waiters[*waiter].state == State::Looking);
+        let Some(called) = self.listed(key).min_by_key(last) else { return Call::Nobody };
         self.is_called(called, now, urgent);
         Call::Wake(called)
+    }
+
+    fn leave_to_keeper(&mut self, key: Key, now: i64) -> Option<Call> {
+        let bucket = bucket(key, self.buckets);
+        if now >= bucket.rests_until(key, now) {
+            return None;
+        }
+        let keeper = self.keeper(key).or_else(|| self.listed(key).last())?;
+        if self.looks_at(keeper).saturating_add(ABSORBS) <= now {
+            return None; // it is held up
+        }
+        bucket.is_called(key, now);
+        self.waiters[keeper].keeper = true;
+        Some(self.ring(keeper, NEVER, bucket.blind_until(key, now)).map_or(Call::Absorbed, Call::Wake))
     }
 
     fn is_called(&mut self, whom: usize, now: i64, urgent: bool) {
@@ -306,14 +370,15 @@ impl Waiters<'_> {
     pub fn expect(&mut self, key: Key, time: i64) -> Option<usize> {
         let keeper = self.keeper(key).or_else(|| self.listed(key).last())?;
         self.waiters[keeper].keeper = true;
-        self.ring(keeper, time)
+        self.ring(keeper, time, NEVER)
     }
 
-    /// Sets a keeper's alarm, if it is later.
-    fn ring(&mut self, keeper: usize, time: i64) -> Option<usize> {
+    /// Sets a keeper's alarm, and until when it is blind, if they are later. Returns it if it is to wake earlier.
+    fn ring(&mut self, keeper: usize, alarm: i64, blind_until: i64) -> Option<usize> {
+        let earlier = alarm.min(blind_until) < self.looks_at(keeper);
         let waiter = &mut self.waiters[keeper];
-        let earlier = time < waiter.alarm;
-        waiter.alarm = waiter.alarm.min(time);
+        waiter.alarm = waiter.alarm.min(alarm);
+        waiter.blind_until = waiter.blind_until.min(blind_until);
         (earlier && waiter.state == State::Asleep).then_some(keeper)
     }
 

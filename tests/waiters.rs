@@ -10,7 +10,7 @@ mod waiters;
 
 use places::Key;
 use proptest::prelude::*;
-use waiters::{APART, Bucket, Call, Left, NEVER, REST, Sleep, Waiter, Waiters};
+use waiters::{APART, Bucket, Call, LATE, Left, NEVER, REST, Sleep, Waiter, Waiters};
 
 /// So many messages come thick and fast when they are taken at once.
 const MANY: usize = (REST / APART) as usize;
@@ -102,12 +102,13 @@ impl World {
     }
 
     fn leave(&mut self, me: usize, in_vain: bool) {
-        match self.lists().leave(me, in_vain) {
+        let now = self.clock;
+        match self.lists().leave(me, now, in_vain) {
             Left::Nothing => {}
             Left::Keeper(heir) => self.set_latch(Some(heir)),
             Left::CallAnother(wanted) => {
                 let topic = (0..=ANY).find(|topic| key(*topic) == wanted).expect("a key");
-                self.call(topic, true);
+                self.call(topic, false);
             }
         }
     }
@@ -285,7 +286,7 @@ impl World {
         for message in self.messages.iter().filter(|message| message.state == State::Ready) {
             let alarms = [alarm(message.topic), alarm(ANY)];
             // Somebody rests before it looks, whoever else waits; before that, each keeps the clock for its like.
-            let looks_soon = alarms.iter().flatten().any(|alarm| *alarm <= self.clock + REST);
+            let looks_soon = alarms.iter().flatten().any(|alarm| *alarm <= self.clock + REST + LATE);
             let is_kept =
                 message.due > self.clock && alarms.iter().flatten().all(|alarm| *alarm <= message.due);
             let is_alone = alarms == [None; 2];
@@ -358,7 +359,7 @@ fn one_message_calls_one_of_many_and_the_longest_waiting_first() {
         assert_eq!(lists.call(key(0), now, false), Call::Wake(expected));
         assert_eq!(lists.call(key(0), now, false), Call::Absorbed, "it has not looked yet");
         assert_eq!(lists.wake(expected, now), Sleep::Over);
-        assert_eq!(lists.leave(expected, false), Left::Nothing);
+        assert_eq!(lists.leave(expected, LATER, false), Left::Nothing);
     }
     assert_eq!(lists.call(key(0), LATER, false), Call::Nobody);
     assert!(buckets.iter().all(Bucket::is_empty));
@@ -371,7 +372,7 @@ fn one_that_is_held_up_keeps_nobody_else_from_being_called() {
     let mut lists = asleep(&mut places, &buckets, NEVER);
     assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
     assert_eq!(lists.call(key(0), LATER + 20_000, false), Call::Wake(2));
-    assert_eq!(lists.leave(1, false), Left::CallAnother(key(0)));
+    assert_eq!(lists.leave(1, LATER, false), Left::CallAnother(key(0)));
 }
 
 /// A claim has taken all there was for `key(0)` at `now`.
@@ -387,16 +388,44 @@ fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
     assert_eq!(lists.call(key(0), LATER, false), Call::Wake(1));
     assert_eq!(lists.wake(1, LATER + 50), Sleep::Over, "the first one does not wait");
     emptied(&buckets, LATER + 60);
-    assert_eq!(lists.call(key(0), LATER + 100, false), Call::Wake(2));
-    assert_eq!(lists.wake(2, LATER + 150), Sleep::Until(LATER + 60 + REST));
+    assert_eq!(lists.call(key(0), LATER + 100, false), Call::Wake(0), "the keeper");
+    assert_eq!(lists.wake(0, LATER + 150), Sleep::Until(LATER + 60 + REST + LATE));
     assert_eq!(lists.call(key(0), LATER + 200, false), Call::Absorbed);
-    assert_eq!(lists.wake(2, LATER + 60 + REST), Sleep::Over);
-    emptied(&buckets, LATER + 60 + REST);
-    assert_eq!(lists.call(key(0), LATER + 70 + REST, true), Call::Wake(3));
-    assert_eq!(lists.wake(3, LATER + 80 + REST), Sleep::Over, "left by another, it was urgent");
-    assert_eq!(lists.call(key(0), LATER + 90 + REST, false), Call::Wake(4));
-    assert_eq!(lists.call(key(0), LATER + 95 + REST, true), Call::Wake(4), "it need not rest");
-    assert_eq!(lists.wake(4, LATER + 99 + REST), Sleep::Over);
+    assert_eq!(lists.call(key(0), LATER + 210, true), Call::Wake(2));
+    assert_eq!(lists.wake(2, LATER + 220), Sleep::Over, "left by another, it was urgent");
+    assert_eq!(lists.call(key(0), LATER + 300, false), Call::Absorbed, "the keeper has not looked");
+    assert_eq!(lists.wake(0, LATER + 60 + REST + LATE), Sleep::Until(LATER + 220 + REST + LATE));
+    assert_eq!(lists.wake(0, LATER + 220 + REST + LATE), Sleep::Over);
+}
+
+#[test]
+fn a_keeper_that_is_held_up_keeps_nobody_else_from_being_called() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 50];
+    let mut lists = asleep(&mut places, &buckets, NEVER);
+    for now in (LATER..LATER + 30_000).step_by(1_000) {
+        emptied(&buckets, now);
+        if lists.call(key(0), now, false) == Call::Wake(1) {
+            return;
+        }
+    }
+    panic!("nobody was called");
+}
+
+#[test]
+fn a_blind_keeper_that_goes_has_another_called() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 2];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    emptied(&buckets, LATER);
+    assert!(!lists.arrive(0, key(0), LATER + 100));
+    assert!(!lists.arrive(1, key(0), LATER + 200));
+    assert_eq!(lists.wake(0, LATER + REST), Sleep::Over);
+    assert_eq!(lists.leave(0, LATER + REST, false), Left::Nothing);
+    let now = LATER + REST + 10;
+    assert_eq!(lists.call(key(0), now, false), Call::Absorbed);
+    assert_eq!(lists.leave(1, now, false), Left::CallAnother(key(0)), "perhaps one that waits for any");
+    assert!(!waiters::bucket(key(0), &buckets).absorbs(key(0), now));
 }
 
 #[test]
@@ -406,11 +435,11 @@ fn many_messages_in_a_short_time_come_thick_and_fast_whoever_takes_them() {
         for (now, count) in claims {
             bucket.emptied(key(0), *count, LATER + now);
         }
-        bucket.rests_until(key(0)) > LATER
+        bucket.rests_until(key(0), LATER + 2 * REST) > LATER
     };
     assert!(rests(&[(0, MANY)]));
     assert!(!rests(&[(0, MANY - 1)]));
-    assert!(rests(&[(0, 3), (100, 3), (200, 3)]));
+    assert!(rests(&[(0, 4), (100, 4), (200, 4)]));
     assert!(!rests(&[(0, 3), (APART * 3, 3), (APART * 6, 3)]), "just so far apart");
     assert!(!rests(&[(0, 100 * MANY), (REST, MANY - 1)]), "what was once does not count for long");
     assert!(rests(&[(0, 100 * MANY), (REST, MANY)]));
@@ -423,17 +452,63 @@ fn of_those_who_come_soon_after_a_claim_one_rests_and_looks_for_all() {
     let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
     assert!(lists.arrive(0, key(0), LATER), "nobody has looked before");
     emptied(&buckets, LATER + 100);
-    assert_eq!(lists.leave(0, false), Left::Nothing);
+    assert_eq!(lists.leave(0, LATER, false), Left::Nothing);
     assert!(!lists.arrive(1, key(0), LATER + 200));
     assert!(!lists.arrive(2, key(0), LATER + 300));
     assert_eq!(lists.wake(1, LATER + 300), Sleep::Until(LATER + 100 + REST));
     assert_eq!(lists.call(key(0), LATER + 400, false), Call::Absorbed, "it will be found");
-    assert_eq!(lists.wake(2, LATER + 300), Sleep::Until(LATER + 300 + REST), "nobody else keeps the clock");
+    assert_eq!(
+        lists.wake(2, LATER + 300),
+        Sleep::Until(LATER + 100 + REST + LATE),
+        "nobody else keeps the clock"
+    );
     assert!(!lists.arrive(3, key(0), LATER + 350));
     assert_eq!(lists.wake(3, LATER + 400), Sleep::Until(NEVER));
-    assert_eq!(lists.wake(1, LATER + 100 + REST), Sleep::Over);
-    assert_eq!(lists.leave(1, false), Left::Nothing);
-    assert!(lists.arrive(1, key(0), LATER + 100 + REST), "long after the last claim");
+    let later = LATER + 100 + REST;
+    assert_eq!(lists.wake(1, later), Sleep::Over);
+    assert_eq!(lists.call(key(0), later + 50, false), Call::Absorbed, "one look at a time");
+    emptied(&buckets, later + 70);
+    assert_eq!(lists.leave(1, later + 70, false), Left::Nothing);
+    assert!(!lists.arrive(1, key(0), later + 80));
+    assert_eq!(lists.wake(1, later + 80), Sleep::Until(later + 70 + REST), "who comes back looks");
+    assert_eq!(lists.wake(2, later + LATE), Sleep::Until(later + 70 + REST + LATE), "others look");
+    assert_eq!(lists.call(key(0), later + 90, true), Call::Wake(1));
+    assert_eq!(lists.wake(1, later + 100), Sleep::Over, "it need not rest any more");
+    assert_eq!(lists.leave(1, later + 110, false), Left::Nothing);
+    assert_eq!(lists.wake(2, later + 100 + REST + LATE), Sleep::Over, "nobody looks");
+    assert!(lists.arrive(1, key(0), later + 3 * REST), "long after the last look");
+}
+
+#[test]
+fn who_sleeps_is_called_first_then_who_looks_and_last_who_keeps_the_clock() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 3];
+    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
+    for me in [1, 0, 2] {
+        lists.enter(me, key(0));
+    }
+    lists.sleep(1, NEVER);
+    lists.sleep(2, NEVER);
+    for called in [2, 0, 1] {
+        assert_eq!(lists.call(key(0), LATER, false), Call::Wake(called));
+        assert_eq!(lists.leave(called, LATER, false), Left::CallAnother(key(0)));
+    }
+    assert_eq!(lists.call(key(0), LATER, false), Call::Nobody);
+}
+
+#[test]
+fn whose_keeper_takes_what_it_finds_looks_at_once_or_when_the_looks_cease() {
+    let buckets = [const { Bucket::empty() }; 4];
+    let mut places = [Waiter::AWAY; 50];
+    let mut lists = asleep(&mut places, &buckets, LATER);
+    assert_eq!(lists.wake(0, LATER), Sleep::Over);
+    assert_eq!(lists.leave(0, LATER, false), Left::Keeper(49));
+    assert_eq!(lists.wake(49, LATER + 10), Sleep::Over, "it knows of nothing");
+    emptied(&buckets, LATER + 20);
+    assert_eq!(lists.leave(49, LATER + 30, false), Left::Keeper(48));
+    assert_eq!(lists.wake(48, LATER + 40), Sleep::Until(LATER + 20 + REST + LATE));
+    assert_eq!(lists.expect(key(0), LATER + 50), Some(48), "but of this it knows");
+    assert_eq!(lists.wake(48, LATER + 50), Sleep::Over);
 }
 
 #[test]
@@ -455,9 +530,10 @@ fn who_rests_and_goes_has_another_look() {
     emptied(&buckets, LATER);
     assert!(!lists.arrive(0, key(0), LATER + 100));
     assert!(!lists.arrive(1, key(0), LATER + 200));
-    assert_eq!(lists.leave(0, true), Left::CallAnother(key(0)));
-    assert_eq!(lists.call(key(0), LATER + 300, true), Call::Wake(1));
-    assert_eq!(lists.wake(1, LATER + 300), Sleep::Over);
+    assert_eq!(lists.leave(0, LATER, true), Left::CallAnother(key(0)));
+    assert_eq!(lists.call(key(0), LATER + 300, false), Call::Absorbed);
+    assert_eq!(lists.wake(1, LATER + 300), Sleep::Until(LATER + REST + LATE));
+    assert_eq!(lists.wake(1, LATER + REST + LATE), Sleep::Over);
 }
 
 #[test]
@@ -483,7 +559,7 @@ fn one_of_many_keeps_the_clock() {
     assert_eq!(lists.expect(key(0), 2_000), None, "it wakes earlier");
     assert_eq!(lists.expect(key(0), 500), Some(0));
     assert_eq!((0..50).filter(|me| lists.wake(*me, 600) == Sleep::Over).count(), 1);
-    assert_eq!(lists.leave(0, true), Left::Keeper(49));
+    assert_eq!(lists.leave(0, LATER, true), Left::Keeper(49));
     assert_eq!(lists.wake(49, 0), Sleep::Over);
 }
 
@@ -499,7 +575,7 @@ fn waiting_for_one_topic_is_not_waiting_for_another() {
     assert_eq!(lists.call(key(1), LATER, false), Call::Wake(1));
     assert_eq!(lists.call(key(1), LATER, false), Call::Absorbed);
     assert_eq!(lists.expect(key(2), 5), Some(2));
-    assert_eq!(lists.leave(1, false), Left::CallAnother(key(1)));
-    assert_eq!([lists.leave(0, false), lists.leave(2, false)], [Left::Nothing; 2]);
+    assert_eq!(lists.leave(1, LATER, false), Left::CallAnother(key(1)));
+    assert_eq!([lists.leave(0, LATER, false), lists.leave(2, LATER, false)], [Left::Nothing; 2]);
     assert!(buckets[0].is_empty());
 }

@@ -32,8 +32,9 @@ impl<'a> Waiting<'a> {
     pub fn rest(topic: Option<Text<'a>>, deadline: Time) -> Result<Option<Self>, Error> {
         let Some(shared) = Shared::attached() else { return Ok(None) };
         let wanted = installation::wanted(topic)?;
-        let now = server::clock().0;
-        if now >= shared.bucket(wanted).rests_until(wanted) {
+        let (bucket, now) = (shared.bucket(wanted), server::clock().0);
+        if now >= bucket.rests_until(wanted, now) {
+            bucket.looks(wanted, now);
             return Ok(None);
         }
         transaction::listen();
@@ -120,10 +121,11 @@ fn sleep(shared: Shared, deadline: Time) {
 fn leave(in_vain: bool) {
     let Some(keys) = ENTERED.take() else { return };
     let Some(shared) = Shared::attached() else { return };
-    match shared.locked(|contents| contents.waiters.leave(version::session_number(), in_vain)) {
+    let (me, now) = (version::session_number(), server::clock().0);
+    match shared.locked(|contents| contents.waiters.leave(me, now, in_vain)) {
         Left::Nothing => {}
         Left::Keeper(session) => server::wake(session),
-        Left::CallAnother(_) => call(shared, keys),
+        Left::CallAnother(_) => call(shared, keys, false),
     }
 }
 
@@ -135,7 +137,7 @@ pub(super) fn abandon() {
 /// Something is left for others who wait for `topic`, or for any.
 pub fn pass_on(topic: Option<Text<'_>>) -> Result<(), Error> {
     if let Some(shared) = Shared::attached().filter(|shared| shared.has_waiters()) {
-        call(shared, installation::keys(topic)?);
+        call(shared, installation::keys(topic)?, true);
     }
     Ok(())
 }
@@ -154,10 +156,10 @@ pub fn somebody_waits() -> bool {
     Shared::attached().is_some_and(Shared::has_waiters)
 }
 
-/// Somebody else is to look, at once.
-fn call(shared: Shared, keys: Keys) {
-    if !call_for(shared, keys.wanted, true) {
-        call_for(shared, keys.any, true);
+/// Somebody else is to look. `urgent`: see `Waiters::call`.
+fn call(shared: Shared, keys: Keys, urgent: bool) {
+    if !call_for(shared, keys.wanted, urgent) {
+        call_for(shared, keys.any, urgent);
     }
 }
 
