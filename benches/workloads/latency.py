@@ -226,8 +226,8 @@ def appenders(bench, system):
     cases = [(NOBODY, system, 0, ""), *((WHO_WAIT.format(count), system, count, wait) for count in (1, 8, 50))]
     cases += [(WHO_ASK, system, 8, f"\\sleep {POLL * 1000:.0f} ms\n" + system.claim(100) + system.complete(100))]
     cases += [(ELSEWHERE, system, 8, waiting(system, "'elsewhere'")), (NOTIFIED, Notifying(), 0, "")]
-    for round in range(bench.form.pipe_rounds):
-        for title, appender, count, script in cases:
+    for round in range(bench.form.beside_rounds):
+        for title, appender, count, script in cases[:: -1 if round % 2 else 1]:
             bench.empty(system)
             with workers(bench, system, count, script):
                 done = appender.run_append(bench.arena, system.name, 4, bench.form.seconds, True)
