@@ -22,7 +22,7 @@ class Form:
     pipe_rounds: int
     latency_seconds: int  # latency: of each way to wait
     latency_busy: bool  # latency: at 1,000 messages per second too
-    beside_rounds: int  # latency: of appenders beside workers
+    latency_rounds: int  # latency: of appenders beside workers, and of commit to rows
     one_by_one: int  # latency: messages that are sent one by one
     watched: int  # views: messages stored
     held: dict  # what is held: {system: seconds}
@@ -57,7 +57,7 @@ SHORT = Form(
     pipe_rounds=1,
     latency_seconds=1,
     latency_busy=False,
-    beside_rounds=1,
+    latency_rounds=1,
     one_by_one=300,
     watched=100_000,
     held={
@@ -98,7 +98,7 @@ FULL = Form(
     pipe_rounds=3,
     latency_seconds=10,
     latency_busy=True,
-    beside_rounds=9,
+    latency_rounds=9,
     one_by_one=1000,
     watched=1_000_000,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},

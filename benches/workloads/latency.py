@@ -226,7 +226,7 @@ def appenders(bench, system):
     cases = [(NOBODY, system, 0, ""), *((WHO_WAIT.format(count), system, count, wait) for count in (1, 8, 50))]
     cases += [(WHO_ASK, system, 8, f"\\sleep {POLL * 1000:.0f} ms\n" + system.claim(100) + system.complete(100))]
     cases += [(ELSEWHERE, system, 8, waiting(system, "'elsewhere'")), (NOTIFIED, Notifying(), 0, "")]
-    for round in range(bench.form.beside_rounds):
+    for round in range(bench.form.latency_rounds):
         for title, appender, count, script in cases[:: -1 if round % 2 else 1]:
             bench.empty(system)
             with workers(bench, system, count, script):
@@ -295,7 +295,7 @@ def in_the_server(bench, system):
     with Server(conf={**place.CONF, "track_commit_timestamp": True, "fsync": False}) as server:
         arena = place.Arena(server)
         system.create(arena, system.name)
-        for round in range(bench.form.rounds):
+        for round in range(bench.form.latency_rounds):
             late = list(commit_to_rows(arena, system, bench.form.one_by_one))
             p50, p99 = percentile(late, 0.5), percentile(late, 0.99)
             bench.samples.add("latency", SERVER, system.name, round, rows_p50=p50, rows_p99=p99)
