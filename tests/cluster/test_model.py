@@ -86,6 +86,8 @@ class World:
 
 
 class Player(threading.Thread):
+    topics = TOPICS
+
     def __init__(self, world, connection, seed, deadline):
         super().__init__(daemon=True)
         self.world, self.db, self.deadline = world, connection, deadline
@@ -167,7 +169,7 @@ class Player(threading.Thread):
     def append(self, transaction):
         given = self.chance.choice([None, None, self.chance.choice(self.world.shared_ids)])
         payload, due = str(self.chance.getrandbits(40)), self.soon()
-        topic = self.chance.choice(TOPICS)
+        topic = self.chance.choice(self.topics)
         ((message, _),), *times = self.ask(
             transaction, "append", topic, "t", payload, id=given, available_at=due
         )
@@ -182,7 +184,7 @@ class Player(threading.Thread):
         elements = ", ".join(
             '{"type": "t", "payload": %s, "id": %s}' % (p, f'"{g}"' if g else "null") for g, p in zip(given, payloads)
         )
-        answer, *times = self.ask(transaction, "append_batch", self.chance.choice(TOPICS), f"[{elements}]")
+        answer, *times = self.ask(transaction, "append_batch", self.chance.choice(self.topics), f"[{elements}]")
         for (message, _), wanted, payload in zip(answer, given, payloads, strict=True):
             assert wanted in (None, message)
             Call("append", message, True, transaction, *times, payload=payload)
@@ -190,7 +192,7 @@ class Player(threading.Thread):
 
     def claim(self, transaction):
         answer, *times = self.ask(
-            transaction, "claim", self.name, self.chance.choice([None, *TOPICS]),
+            transaction, "claim", self.name, self.chance.choice([None, *self.topics]),
             batch_size=self.chance.randint(1, 6), lease_seconds=self.chance.choice([1, 1, 2]),
         )
         for row in answer:
