@@ -60,6 +60,9 @@ impl<'t> TopicRules<'t> {
     }
 
     fn look_up(&self, topic: &Text<'_>) -> Result<TopicRow, Error> {
+        if self.table.has_no_pages() {
+            return Ok(TopicRow::default());
+        }
         let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
         scan.start([Key::text(1, topic)]);
         Ok(scan.next().map(|found| found.row).unwrap_or_default())

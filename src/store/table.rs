@@ -124,6 +124,14 @@ impl<R: Record> Table<R> {
         self.lock = self.access.lock();
     }
 
+    /// True if it has no rows, and had none since it was last emptied. What a snapshot sees has had its page before.
+    pub(super) fn has_no_pages(&self) -> bool {
+        // SAFETY: the relation is open.
+        unsafe {
+            pg_sys::RelationGetNumberOfBlocksInFork(self.relation, pg_sys::ForkNumber::MAIN_FORKNUM) == 0
+        }
+    }
+
     pub(super) fn relation(&self) -> pg_sys::Relation {
         self.relation
     }
