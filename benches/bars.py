@@ -83,8 +83,9 @@ def waiting(samples, ratio):
     yield at_most("append call to the client's hands, idle, p99, ms", 6, "hands_p99", ours)
     faster = ratio("latency", ours, "hands_p50", "outbox", "graphile-worker", theirs)
     yield Bar("the same, p50 / graphile-worker, which listens", faster, 1, at_most=True)
-    yield at_most("commit to rows in the server, p50, µs", 80, "rows_p50", latency.SERVER)
-    yield at_most("commit to rows in the server, p99, µs", 250, "rows_p99", latency.SERVER)
+    for rate in latency.PAUSES:
+        yield at_most(f"commit to rows in the server, {rate}, p50, µs", 80, "rows_p50", latency.SERVER.format(rate))
+        yield at_most(f"commit to rows in the server, {rate}, p99, µs", 250, "rows_p99", latency.SERVER.format(rate))
     eight = latency.WHO_WAIT.format(8)
     yield Bar("append beside 8 who wait / beside nobody", beside(eight, latency.NOBODY), 0.93)
     yield Bar("append beside 8 who wait / beside 8 who ask every 100 ms", beside(eight, latency.WHO_ASK), 0.93)

@@ -14,7 +14,7 @@
 //! Where messages come *thick and fast*, by what claims took of late, there is one look in [`REST`], which finds many:
 //! each look and each answer costs a commit and a wake-up, which those who append would wait for. Whoever comes rests
 //! until it is time, and looks for all; who comes meanwhile sleeps. A message wakes nobody then. Who looked last will
-//! mostly have come back, and if nobody has, the keeper looks [`LATE`]. What a claim has left does not wait.
+//! mostly have come back; if nobody has, the keeper looks, [`LATE`] after that. What a claim has left does not wait.
 //!
 //! A keeper that knows of a message, or nothing of the clock, is *blind*. It looks at once; but where messages come thick
 //! and fast, once the looks cease: each finds also what others know of.
@@ -27,8 +27,8 @@ pub const NEVER: i64 = i64::MAX;
 /// Messages that come less than this apart come thick and fast, if they do for as long as [`REST`]. Microseconds.
 pub const APART: i64 = 500;
 /// Then the next look is so long after the last one.
-pub const REST: i64 = 5_000;
-/// Or so much later, if nobody comes for it.
+pub const REST: i64 = 6_000;
+/// If nobody has come by then, the keeper looks so much later.
 pub const LATE: i64 = 1_000;
 /// Who is called counts on for this long: it may have been held up. Then somebody else is called.
 const ABSORBS: i64 = 10_000;

@@ -438,7 +438,7 @@ fn many_messages_in_a_short_time_come_thick_and_fast_whoever_takes_them() {
     };
     assert!(rests(&[(0, MANY)]));
     assert!(!rests(&[(0, MANY - 1)]));
-    assert!(rests(&[(0, 4), (100, 4), (200, 4)]));
+    assert!(rests(&[(0, MANY / 2), (100, MANY / 2), (200, MANY / 2)]));
     assert!(!rests(&[(0, 3), (APART * 3, 3), (APART * 6, 3)]), "just so far apart");
     assert!(!rests(&[(0, 100 * MANY), (REST, MANY - 1)]), "what was once does not count for long");
     assert!(rests(&[(0, 100 * MANY), (REST, MANY)]));
