@@ -89,10 +89,10 @@ pub struct Bucket {
     emptied_at: AtomicI64,
     /// and for what: half of a key.
     emptied: AtomicU64,
-    /// When one last began to look.
-    looked_at: AtomicI64,
     /// Until when that and what was taken before would last, were it [`APART`]; not beyond [`REST`].
     lasts_until: AtomicI64,
+    /// When one last began to look.
+    looked_at: AtomicI64,
     /// Whoever is called counts on until then,
     counts_until: AtomicI64,
     /// and for what likewise. 0: nobody is.
@@ -106,8 +106,8 @@ impl Bucket {
             last: AtomicU32::new(NONE),
             emptied_at: AtomicI64::new(0),
             emptied: AtomicU64::new(0),
-            looked_at: AtomicI64::new(0),
             lasts_until: AtomicI64::new(0),
+            looked_at: AtomicI64::new(0),
             counts_until: AtomicI64::new(0),
             called: AtomicU64::new(0),
         }
@@ -137,8 +137,17 @@ impl Bucket {
         self.rests_until(key, now).saturating_add(LATE)
     }
 
+    /// Whoever comes for `key` asks: true if it need not rest. Then it looks.
+    pub fn may_look(&self, key: Key, now: i64) -> bool {
+        let may = now >= self.rests_until(key, now);
+        if may {
+            self.looks(key, now);
+        }
+        may
+    }
+
     /// A look for `key` begins. A hint as well.
-    pub fn looks(&self, key: Key, now: i64) {
+    fn looks(&self, key: Key, now: i64) {
         if self.is_of(key) {
             self.looked_at.store(now, SeqCst);
         }
@@ -191,7 +200,7 @@ pub enum Sleep {
 pub enum Call {
     /// This one: wake it.
     Wake(usize),
-    /// One that was called before.
+    /// One that was called before, or will anyway.
     Absorbed,
     Nobody,
 }
@@ -223,8 +232,7 @@ impl Waiters<'_> {
     pub fn arrive(&mut self, me: usize, key: Key, now: i64) -> bool {
         self.enter(me, key);
         let bucket = bucket(key, self.buckets);
-        if now >= bucket.rests_until(key, now) {
-            bucket.looks(key, now);
+        if bucket.may_look(key, now) {
             return true;
         }
         if self.called(key, now).is_none() {
@@ -299,30 +307,27 @@ impl Waiters<'_> {
         self.waiters[me] = Waiter::AWAY;
         let bucket = bucket(waiter.key, self.buckets);
         let heir = self.listed(waiter.key).last().filter(|_| waiter.keeper);
-        match (waiter.state, heir) {
-            (State::Away, _) => Left::Nothing,
-            (State::Asleep | State::Looking, Some(heir)) => {
-                let blind_until = match waiter.state {
-                    State::Asleep => waiter.blind_until,
-                    // It has not said yet what comes next.
-                    _ => bucket.blind_until(waiter.key, now),
-                };
-                self.waiters[heir].keeper = true;
-                self.ring(heir, waiter.alarm, blind_until).map_or(Left::Nothing, Left::Keeper)
-            }
-            (State::Called, _) => {
-                bucket.is_called_no_more(waiter.key);
-                Left::CallAnother(waiter.key)
-            }
-            (state, None) => {
-                let blind = waiter.blind_until != NEVER;
-                if blind {
-                    bucket.is_called_no_more(waiter.key);
-                }
-                let owes = blind || in_vain && state == State::Looking;
-                if owes { Left::CallAnother(waiter.key) } else { Left::Nothing }
-            }
+        if let Some(heir) = heir {
+            let blind_until = match waiter.state {
+                State::Asleep => waiter.blind_until,
+                // It has not said yet what comes next.
+                _ => bucket.blind_until(waiter.key, now),
+            };
+            self.waiters[heir].keeper = true;
+            return self.ring(heir, waiter.alarm, blind_until).map_or(Left::Nothing, Left::Keeper);
         }
+        let blind = waiter.blind_until != NEVER;
+        let owes = match waiter.state {
+            State::Away => false,
+            State::Looking => blind || in_vain,
+            State::Asleep => blind,
+            State::Called => true,
+        };
+        if !owes {
+            return Left::Nothing;
+        }
+        bucket.is_called_no_more(waiter.key);
+        Left::CallAnother(waiter.key)
     }
 
     /// There is something for those who wait for `key`: one of them is called, the longest asleep that keeps no clock.
@@ -351,12 +356,11 @@ impl Waiters<'_> {
         if now >= bucket.rests_until(key, now) {
             return None;
         }
-        let keeper = self.keeper(key).or_else(|| self.listed(key).last())?;
+        let keeper = self.appointed(key)?;
         if self.looks_at(keeper).saturating_add(ABSORBS) <= now {
             return None; // it is held up
         }
         bucket.is_called(key, now);
-        self.waiters[keeper].keeper = true;
         Some(self.ring(keeper, NEVER, bucket.blind_until(key, now)).map_or(Call::Absorbed, Call::Wake))
     }
 
@@ -368,9 +372,15 @@ impl Waiters<'_> {
 
     /// At `time` there may be something for those who wait for `key`.
     pub fn expect(&mut self, key: Key, time: i64) -> Option<usize> {
+        let keeper = self.appointed(key)?;
+        self.ring(keeper, time, NEVER)
+    }
+
+    /// The keeper, appointed if there is none.
+    fn appointed(&mut self, key: Key) -> Option<usize> {
         let keeper = self.keeper(key).or_else(|| self.listed(key).last())?;
         self.waiters[keeper].keeper = true;
-        self.ring(keeper, time, NEVER)
+        Some(keeper)
     }
 
     /// Sets a keeper's alarm, and until when it is blind, if they are later. Returns it if it is to wake earlier.

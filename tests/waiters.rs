@@ -380,6 +380,15 @@ fn emptied(buckets: &[Bucket], now: i64) {
     waiters::bucket(key(0), buckets).emptied(key(0), MANY, now);
 }
 
+/// Messages come thick and fast: the first rests before it looks for both, the second sleeps.
+fn resting<'a>(places: &'a mut [Waiter; 2], buckets: &'a [Bucket]) -> Waiters<'a> {
+    let mut lists = Waiters { buckets, waiters: places };
+    emptied(buckets, LATER);
+    assert!(!lists.arrive(0, key(0), LATER + 100));
+    assert!(!lists.arrive(1, key(0), LATER + 200));
+    lists
+}
+
 #[test]
 fn messages_thick_and_fast_wait_for_each_other_unless_somebody_left_them() {
     let buckets = [const { Bucket::empty() }; 4];
@@ -415,10 +424,7 @@ fn a_keeper_that_is_held_up_keeps_nobody_else_from_being_called() {
 fn a_blind_keeper_that_goes_has_another_called() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 2];
-    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
-    emptied(&buckets, LATER);
-    assert!(!lists.arrive(0, key(0), LATER + 100));
-    assert!(!lists.arrive(1, key(0), LATER + 200));
+    let mut lists = resting(&mut places, &buckets);
     assert_eq!(lists.wake(0, LATER + REST), Sleep::Over);
     assert_eq!(lists.leave(0, LATER + REST, false), Left::Nothing);
     let now = LATER + REST + 10;
@@ -525,10 +531,7 @@ fn nobody_rests_for_long_when_the_clock_is_set_back() {
 fn who_rests_and_goes_has_another_look() {
     let buckets = [const { Bucket::empty() }; 4];
     let mut places = [Waiter::AWAY; 2];
-    let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
-    emptied(&buckets, LATER);
-    assert!(!lists.arrive(0, key(0), LATER + 100));
-    assert!(!lists.arrive(1, key(0), LATER + 200));
+    let mut lists = resting(&mut places, &buckets);
     assert_eq!(lists.leave(0, LATER, true), Left::CallAnother(key(0)));
     assert_eq!(lists.call(key(0), LATER + 300, false), Call::Absorbed);
     assert_eq!(lists.wake(1, LATER + 300), Sleep::Until(LATER + REST + LATE));

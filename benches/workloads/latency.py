@@ -5,7 +5,7 @@ Idle: one producer, one message after the other, one worker. Busy: two producers
 so a commit's flush is part of it. Inside the server, on one of its own with `track_commit_timestamp` and `fsync` off,
 because the flush is not part of it: from the commit to the rows of a claim that waited. There the producer is a loop in
 the server, since its client would want the processor that the worker wakes on; idle, processors have gone to sleep in
-between, and it takes a virtual machine's host longer to wake one than the rest takes. Appenders beside workers: those who wait
+between, and the host of a virtual machine takes its time to wake one. Appenders beside workers: those who wait
 for the topic that is appended to deliver all of it, on the same processors; so do those that ask every 100 ms, for
 comparison. Those who wait for another topic do nothing.
 """

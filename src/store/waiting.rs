@@ -32,9 +32,8 @@ impl<'a> Waiting<'a> {
     pub fn rest(topic: Option<Text<'a>>, deadline: Time) -> Result<Option<Self>, Error> {
         let Some(shared) = Shared::attached() else { return Ok(None) };
         let wanted = installation::wanted(topic)?;
-        let (bucket, now) = (shared.bucket(wanted), server::clock().0);
-        if now >= bucket.rests_until(wanted, now) {
-            bucket.looks(wanted, now);
+        let now = server::clock().0;
+        if shared.bucket(wanted).may_look(wanted, now) {
             return Ok(None);
         }
         transaction::listen();
