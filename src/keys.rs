@@ -428,15 +428,19 @@ pub fn unblock(
         server::check_for_interrupts();
         let snapshot = Latest::push();
         let mut younger = later.younger(keyed, ended);
-        let parking = loop {
+        let other = loop {
             let Some(version) = younger.next() else { return Ok(()) };
             match (version.row.place, version.written_by) {
                 (Place::Parked, Some(xid)) => break xid,
-                // Somebody makes it due or leases it. If that is rolled back, what was before it is there again.
-                (Place::Parked, None) if version.ended_by.is_some() => return Ok(()),
                 (Place::Parked, None) => {
-                    if !is_first(deliveries, keyed, version.row.seq)? {
-                        return Ok(());
+                    let before = before(deliveries, keyed, version.row.seq)?;
+                    match version.ended_by {
+                        // Somebody makes it due or leases it. If that is rolled back, its turn has come nevertheless.
+                        Some(xid) if before == Before::Nothing => break xid,
+                        // Then what is ended with it is there again.
+                        Some(_) => return Ok(()),
+                        None if before == Before::Message => return Ok(()),
+                        None => {}
                     }
                     let mut row = version.row;
                     let now = server::clock();
@@ -455,7 +459,7 @@ pub fn unblock(
         if wait == Wait::No {
             return Ok(());
         }
-        server::wait_for(parking);
+        server::wait_for(other);
     }
 }
 
@@ -467,16 +471,26 @@ pub fn unblock_topic(deliveries: &Table<Deliveries>, topic: Text<'_>) -> Result<
     Ok(())
 }
 
-/// True if no ready or leased message of a key is older than number `seq`, but for those that somebody is changing.
-fn is_first(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<bool, Error> {
+/// What is ready or leased of a key before one of its messages, at this moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// Only what somebody is changing.
+    Changing,
+    Message,
+}
+
+fn before(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<Before, Error> {
     let mut scan = Now::of_key(deliveries, Part::Ready)?;
     let mut older = scan.older(keyed, seq);
+    let mut before = Before::Nothing;
     while let Some(version) = older.next() {
         if version.is_settled() {
-            return Ok(false);
+            return Ok(Before::Message);
         }
+        before = Before::Changing;
     }
-    Ok(true)
+    Ok(before)
 }
 
 /// The keys of messages that one call ends.

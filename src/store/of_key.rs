@@ -161,16 +161,23 @@ impl<'t> Now<'t> {
 
     fn version(&self) -> Version<'_> {
         let found = self.scan.found();
-        let (written_by, ended_by) = self.snapshot.in_progress();
+        let (written_by, mut ended_by) = self.snapshot.in_progress();
+        if written_by.is_some() {
+            ended_by = self.scan.ended_by();
+        }
         Version { id: found.id, row: found.row, written_by, ended_by }
     }
 }
 
 impl Versions<'_, '_> {
+    /// The next one that somebody may ever see.
     pub fn next(&mut self) -> Option<Version<'_>> {
         while let Some(found) = self.0.scan.next() {
             if self.1.has(&found.row) {
-                return Some(self.0.version());
+                let Version { written_by, ended_by, .. } = self.0.version();
+                if written_by.is_none() || ended_by.is_none() {
+                    return Some(self.0.version());
+                }
             }
         }
         None

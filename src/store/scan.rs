@@ -121,6 +121,31 @@ impl<'t, R: Read> Scan<'t, R> {
         Ok(scan)
     }
 
+    /// Of a version that an open transaction has written: the transaction that has replaced or removed it, and has not
+    /// taken that back. A dirty snapshot does not tell.
+    pub(super) fn ended_by(&self) -> Option<pg_sys::TransactionId> {
+        // SAFETY: called only after `next` has found a row, which the slot still holds, with its buffer pinned; the slots
+        // of a heap are of this kind. Its header is read under the buffer's lock, as the server does.
+        unsafe {
+            let slot: *mut pg_sys::BufferHeapTupleTableSlot = self.slot.cast();
+            let header = (*(*slot).base.tuple).t_data;
+            pg_sys::LockBuffer((*slot).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let flags = u32::from((*header).t_infomask);
+            let is_multi = flags & pg_sys::HEAP_XMAX_IS_MULTI != 0;
+            let lock_only = flags & pg_sys::HEAP_XMAX_LOCK_ONLY != 0
+                || !is_multi && flags & pg_sys::HEAP_LOCK_MASK == pg_sys::HEAP_XMAX_EXCL_LOCK;
+            let ended_by = match flags & pg_sys::HEAP_XMAX_INVALID != 0 || lock_only {
+                true => pg_sys::InvalidTransactionId,
+                false if is_multi => pg_sys::HeapTupleGetUpdateXid(header),
+                false => (*header).t_choice.t_heap.t_xmax,
+            };
+            pg_sys::LockBuffer((*slot).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            let counts = ended_by != pg_sys::InvalidTransactionId
+                && (pg_sys::TransactionIdIsInProgress(ended_by) || pg_sys::TransactionIdDidCommit(ended_by));
+            counts.then_some(ended_by)
+        }
+    }
+
     /// The row that the scan is at.
     pub(super) fn found(&self) -> Found<'_, R> {
         // SAFETY: called only after `next` has found a row, which the slot still holds.

@@ -270,6 +270,21 @@ impl<R: Write> Table<R> {
 
     /// Replaces a row found by a scan. With `Wait::No` a row that another transaction is changing is left alone.
     pub fn update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
+        let outcome = self.try_update(row, new, snapshot, wait);
+        match outcome {
+            // Without waiting, the server calls a row lost that only this transaction has locked. Locked, it is ours.
+            Outcome::Lost(xid)
+                if wait == Wait::No
+                    && is_own(xid)
+                    && self.lock(row, Against::Everybody, snapshot, Wait::No) == Outcome::Done =>
+            {
+                self.try_update(row, new, snapshot, Wait::Yes)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
         let mut tid = row.0;
         // SAFETY: the row was found by a scan of this table; the slot has its shape.
         unsafe {
@@ -349,6 +364,12 @@ impl<R: Unique> Table<R> {
             }
         }
     }
+}
+
+/// True if `xid` is of this transaction.
+fn is_own(xid: pg_sys::TransactionId) -> bool {
+    // SAFETY: compares it with numbers of this session.
+    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(xid) }
 }
 
 fn outcome(result: pg_sys::TM_Result::Type, failure: &pg_sys::TM_FailureData) -> Outcome {
