@@ -167,7 +167,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catal
 AS 'MODULE_PATHNAME', 'grant_access_wrapper';
 
 COMMENT ON FUNCTION outbox.grant_access IS
-'Grants an existing role the privileges of a capability: producer (append), worker (claim, answer, consume_once), operator (topics, dead letters, purge, access, all views), monitor (stats and status), or producer:topic and worker:topic for one topic more. Errors: 22004, 22023 (unknown capability), 42704 (no such role), 25006.';
+'Gives an existing role a capability, and the privileges for it: producer (append), worker (claim, answer, consume_once), operator (topics, dead letters, purge, access, all views), monitor (stats and status), or producer:topic and worker:topic for one topic more; topic * means all. Errors: 22004, 22023 (unknown capability), 42704 (no such role), 25006.';
 
 CREATE FUNCTION outbox.revoke_access (role_name pg_catalog.text, capability pg_catalog.text)
 RETURNS pg_catalog.void
@@ -175,7 +175,27 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catal
 AS 'MODULE_PATHNAME', 'revoke_access_wrapper';
 
 COMMENT ON FUNCTION outbox.revoke_access IS
-'Takes what outbox.grant_access() has granted: a capability with all its topics, or one topic of it. Does nothing if the role has not got it, or has it for all topics and is to lose one. Errors: 22004, 22023 (unknown capability), 42704 (no such role), 25006.';
+'Takes what outbox.grant_access() has given, also to a role that is gone: a capability with all its topics, or one topic of it. Does nothing if the role has not got it, or has it for all topics and is to lose one. Errors: 22004, 22023 (unknown capability), 42704 (no such role), 25006.';
+
+CREATE FUNCTION outbox.apply_access ()
+RETURNS pg_catalog.trigger
+LANGUAGE c SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'apply_access_wrapper';
+
+CREATE TRIGGER apply AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.access
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.apply_access();
+
+CREATE FUNCTION outbox.forget_access ()
+RETURNS pg_catalog.event_trigger
+LANGUAGE c SECURITY DEFINER SET search_path TO pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'apply_access_wrapper';
+
+CREATE EVENT TRIGGER outbox_forget_access ON ddl_command_end WHEN TAG IN ('DROP OWNED')
+    EXECUTE FUNCTION outbox.forget_access();
+
+COMMENT ON FUNCTION outbox.apply_access IS 'Makes privileges follow the rows of outbox.access. Private.';
+COMMENT ON FUNCTION outbox.forget_access IS 'Removes rows of outbox.access whose privileges DROP OWNED has taken. Private.';
+COMMENT ON EVENT TRIGGER outbox_forget_access IS 'DROP OWNED takes rights granted by outbox.grant_access() with it';
 
 CREATE FUNCTION outbox.read_stats ()
 RETURNS TABLE (

@@ -97,14 +97,24 @@ CREATE TABLE outbox.topic (
     CONSTRAINT topic_pkey PRIMARY KEY (topic)
 );
 
--- Topics that a role's capability is limited to; outbox.grant_access() writes it. A role's name is looked up when a
--- dump is restored, and here it is kept as a number, so that renaming a role changes nothing.
+-- Rights: one row each, topic * for all. A row names its role as a dump can carry it to any server; the number, which no
+-- dump carries, is the role's when the row is written, and NULL where there is none of that name.
+CREATE FUNCTION outbox.role_number (role pg_catalog.text)
+RETURNS pg_catalog.oid
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path TO pg_catalog, pg_temp
+AS 'SELECT pg_catalog.to_regrole(pg_catalog.quote_ident($1))::pg_catalog.oid';
+
 CREATE TABLE outbox.access (
-    role pg_catalog.regrole NOT NULL,
+    role pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     capability pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
-    CONSTRAINT access_pkey PRIMARY KEY (role, capability, topic)
+    number pg_catalog.oid GENERATED ALWAYS AS (outbox.role_number(role)) STORED
 );
+
+CREATE INDEX access_number ON outbox.access (number);
+
+-- No key: of two roles that exchange their names neither waits for the other.
+ALTER TABLE outbox.access REPLICA IDENTITY FULL;
 
 -- What claim returns. Its columns may grow at the end, never change.
 CREATE TYPE outbox.claimed AS (
@@ -129,13 +139,15 @@ COMMENT ON TABLE outbox.delivery IS 'What is still to be done for a message: rea
 COMMENT ON TABLE outbox.receipt IS 'What is left of deliveries that were completed together. Private; read outbox.message.';
 COMMENT ON TABLE outbox.processed IS 'Markers of outbox.consume_once(): consumer has applied the effect of message_id. outbox.purge() removes them.';
 COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something; NULL means: as the setting of that name';
-COMMENT ON TABLE outbox.access IS 'Topics that a role may append to or work on, if not all. Private; use outbox.grant_access().';
+COMMENT ON TABLE outbox.access IS 'Rights: what outbox.grant_access() has given. Private.';
 COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
 COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token';
 COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, k parked behind an older message of its key, x dead';
 COMMENT ON COLUMN outbox.delivery.key_hash IS 'FNV-1a of topic and key; different keys may share one';
 COMMENT ON COLUMN outbox.receipt.seqs IS 'Their numbers, ascending; NULL means all from first to last';
 COMMENT ON COLUMN outbox.envelope.available_at IS 'As the producer asked; NULL means at once';
+COMMENT ON COLUMN outbox.access.number IS 'The role''s oid when the row was written; NULL if there was no such role';
+COMMENT ON FUNCTION outbox.role_number IS 'The oid of a role, or NULL. Private.';
 
 -- pg_dump takes the rows along.
 SELECT pg_catalog.pg_extension_config_dump('outbox.arrival', '');
@@ -144,6 +156,7 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.delivery', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.receipt', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.processed', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.topic', '');
--- But nothing about roles that are gone.
+-- But no right of a role that is gone or, until outbox.purge() has seen it, renamed.
 SELECT pg_catalog.pg_extension_config_dump('outbox.access',
-    'WHERE role::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (SELECT r.oid FROM pg_catalog.pg_roles AS r)');
+    'WHERE number IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_roles AS r
+        WHERE r.oid OPERATOR(pg_catalog.=) number AND r.rolname OPERATOR(pg_catalog.=) role)');

@@ -6,6 +6,7 @@
 #![allow(clippy::result_large_err)]
 
 use crate::store::procedure::Call;
+use crate::store::rights;
 use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
 use crate::store::server::writing;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
@@ -162,6 +163,12 @@ fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Re
 fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
     writing(c"outbox.revoke_access()");
     Ok(access::revoke_access(role_name, capability)?)
+}
+
+/// A trigger; what it answers means nothing.
+#[pg_extern(sql = false)]
+fn apply_access() -> Result<(), ErrorReport> {
+    Ok(rights::apply()?)
 }
 
 #[pg_extern(sql = false)]

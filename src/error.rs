@@ -14,7 +14,7 @@ pub enum Error {
     Version(Option<String>),
     /// A set-returning function was called where no set can be taken.
     NoSet,
-    /// The current user's capability does not extend to this topic, or to all topics.
+    /// The current user has no right to this topic, or to all topics.
     Denied(&'static str, Option<String>),
     NoRole(String),
     /// Text that is no uuid, and not even ASCII.
@@ -103,7 +103,7 @@ impl Report {
                     None => "permission denied for messages of any topic".into(),
                 },
             )
-            .hint(format!("The role has the capability {capability} for certain topics only.")),
+            .hint(format!("outbox.grant_access() gives the capability {capability} for a topic or for all.")),
             Error::NoRole(name) => {
                 Report::new(Code::ERRCODE_UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
             }

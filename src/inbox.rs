@@ -3,6 +3,7 @@
 use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::store::record::{Marker, Markers};
+use crate::store::rights::{self, Right};
 use crate::store::server;
 use crate::store::table::Table;
 use crate::store::value::Text;
@@ -16,6 +17,7 @@ pub fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Res
     if message_id.is_nil() {
         return Err(Fault::NilUuid("message_id").into());
     }
+    rights::topics(Right::Worker)?.check_any()?;
     let markers = Table::<Markers>::open_for_new()?;
     Ok(markers.insert_new(&Marker { consumer, message_id, processed_at: server::clock() }))
 }

@@ -7,6 +7,7 @@ use crate::settings;
 use crate::store::lookup::first_appended_since;
 use crate::store::of_key::Keyed;
 use crate::store::record::{Deliveries, Topics};
+use crate::store::rights;
 use crate::store::rules::TopicRules;
 use crate::store::scan::Scan;
 use crate::store::server::{self, Meter};
@@ -41,6 +42,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     let dead = purge_dead(days, limit - delivered)?;
     let markers = delete(MARKERS, &[settings::processed_retention_days().into(), limit.into()]);
     if delivered + dead + markers == 0 {
+        rights::follow_roles()?;
         totals::purged(server::clock())?;
     }
     Ok(Purged { messages: delivered + dead, markers })

@@ -82,6 +82,11 @@ SELECT 'paused', topics = 0,
        CASE WHEN topics = 0 THEN 'no topic' ELSE format('%s: outbox.resume() each when it is time', left(names, 1000)) END
   FROM paused
 UNION ALL
+SELECT 'access', roles IS NULL,
+       coalesce('rights wait for roles that do not exist: ' || left(roles, 1000)
+                || ': CREATE ROLE and call outbox.purge(), or outbox.revoke_access()', 'every role exists')
+  FROM (SELECT string_agg(DISTINCT role, ', ' ORDER BY role) AS roles FROM outbox.access WHERE number IS NULL) AS missing
+UNION ALL
 SELECT 'xmin horizon', holder IS NULL OR short,
        CASE WHEN holder IS NULL THEN 'not held'
             ELSE format('held by %s for %s%s transactions', holder, trunc(extract(epoch FROM clock - since)) || ' s and ', age) END

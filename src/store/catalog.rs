@@ -31,7 +31,7 @@ pub enum Object {
     Topic,
     TopicPkey,
     Access,
-    AccessPkey,
+    AccessNumber,
     Arrival,
     Claimed,
 }
@@ -57,7 +57,7 @@ const NAMES: [&CStr; 22] = [
     c"topic",
     c"topic_pkey",
     c"access",
-    c"access_pkey",
+    c"access_number",
     c"arrival",
     c"claimed",
 ];

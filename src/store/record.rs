@@ -344,29 +344,24 @@ impl Read for Topics {
     }
 }
 
-/// A topic that a role's right is limited to, see `rights.rs`.
+/// What a role may do, see `rights.rs`.
 #[derive(Clone, Copy)]
-pub struct Limit<'a> {
-    pub role: pg_sys::Oid,
+pub struct RightRow<'a> {
+    /// None if there was no such role.
+    pub role: Option<pg_sys::Oid>,
     pub capability: Text<'a>,
     pub topic: Text<'a>,
 }
 
-pub enum Limits {}
+pub enum Rights {}
 
-impl Record for Limits {
+impl Record for Rights {
     const TABLE: Object = Object::Access;
-    type Row<'a> = Limit<'a>;
+    type Row<'a> = RightRow<'a>;
 }
 
-impl Read for Limits {
-    fn read<'a>(fields: &Fields<'a>) -> Limit<'a> {
-        Limit { role: fields.get(0), capability: fields.get(1), topic: fields.get(2) }
-    }
-}
-
-impl Write for Limits {
-    fn write(row: &Limit<'_>, fields: &mut FieldsMut<'_>) {
-        fields.put(&row.role).put(&row.capability).put(&row.topic);
+impl Read for Rights {
+    fn read<'a>(fields: &Fields<'a>) -> RightRow<'a> {
+        RightRow { role: fields.get_opt(3), capability: fields.get(1), topic: fields.get(2) }
     }
 }

@@ -1,25 +1,69 @@
-//! Rights that are limited to topics: who may append to, or work on, which.
+//! Rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It counts while that role
+//! exists and has EXECUTE; superusers and the owner need none.
 //!
-//! EXECUTE on the functions is what lets a role in. A role that got it for some topics only has a row for each of them in
-//! `outbox.access`; whoever acts with that role's rights alone may touch no other topic. One who has EXECUTE by another
-//! way, as owner, superuser, member of another role or by a plain GRANT, may touch all.
+//! Privileges follow the rows: what a row gives is granted once, when the row is written or its role is made, and taken
+//! when the row goes. What was revoked by hand takes its row along. What rows have given is written down where core
+//! keeps the initial privileges of extensions, so a dump carries rows and no GRANT, which a server without the role
+//! would refuse.
 //!
-//! What this comes to for a user is remembered per session, until a role, a membership, a function's privileges or the
-//! table change. So where nobody is limited it costs a comparison.
+//! Which topics a user may append to or work on is remembered per session, until a role, a membership, a function's
+//! privileges or the table change. So where nobody is limited it costs a comparison.
 
 use super::catalog::{self, Object};
-use super::record::Limits;
+use super::record::Rights;
 use super::scan::Scan;
 use super::snapshot::Latest;
 use super::table::{Access, Table};
 use super::value::{Text, letters};
 use crate::argument;
 use crate::error::Error;
+use pgrx::datum::DatumWithOid;
+use pgrx::spi::Spi;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::rc::Rc;
+
+/// The topic of a right to all.
+pub const ALL_TOPICS: &[u8] = b"*";
+
+/// Rows whose role is gone, or was deprived of what they gave.
+const FORGET: &str = concat!(
+    include_str!("../queries/privileges.sql"),
+    "DELETE FROM outbox.access AS a
+      WHERE NOT EXISTS (SELECT FROM pg_roles WHERE oid = a.number) AND a.number IS NOT NULL
+         OR EXISTS (SELECT FROM capability AS c JOIN object AS o ON o.name = c.first
+                     WHERE c.name = a.capability AND (o.class, o.oid, a.number) IN (TABLE given)
+                       AND (o.class, o.oid, a.number) NOT IN (TABLE held))"
+);
+/// Roles that were renamed, or made since.
+const RENAME: &str = "UPDATE outbox.access AS a SET role = r.rolname FROM pg_roles AS r
+     WHERE r.oid = a.number AND r.rolname <> a.role OR a.number IS NULL AND r.rolname = a.role";
+const STATEMENTS: &str = concat!(
+    include_str!("../queries/privileges.sql"),
+    "SELECT format('%s %s ON %s %s %I', verb, privilege, target, preposition, rolname)::text
+       FROM (SELECT 'GRANT', 'TO', * FROM (TABLE due EXCEPT TABLE given EXCEPT TABLE held) AS g
+             UNION ALL
+             SELECT 'REVOKE', 'FROM', * FROM (TABLE given INTERSECT TABLE held EXCEPT TABLE due) AS r)
+            AS s (verb, preposition, class, oid, role)
+       JOIN object USING (class, oid)
+       JOIN pg_roles AS r ON r.oid = s.role"
+);
+/// Of the initial privileges those that an owner has granted to another role are the rows'. What was granted by hand before
+/// is not theirs: to be run before the statements.
+const WRITE_DOWN: &str = concat!(
+    include_str!("../queries/privileges.sql"),
+    "UPDATE pg_init_privs AS i SET initprivs = n.initial
+       FROM (SELECT class, oid, initial AS old,
+                    ARRAY(SELECT item FROM unnest(initial) AS item
+                           WHERE EXISTS (SELECT FROM aclexplode(ARRAY[item]) WHERE grantee = grantor))
+                    || ARRAY(SELECT makeaclitem(role, owner, privilege, false)
+                                FROM (TABLE due EXCEPT (TABLE held EXCEPT TABLE given)) AS d
+                               WHERE d.class = o.class AND d.oid = o.oid ORDER BY role) AS initial
+               FROM object AS o) AS n
+      WHERE (i.classoid, i.objoid, i.objsubid) = (n.class, n.oid, 0) AND n.initial <> n.old"
+);
 
 /// A right that can be limited to topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,12 +72,9 @@ pub enum Right {
     Worker,
 }
 
-/// The topics that one right is limited to; None means no limit.
+/// The topics that one right extends to; None means all.
 #[derive(Clone)]
 pub struct Topics(Option<Rc<HashSet<Vec<u8>>>>, Right);
-
-/// A role that exists.
-pub struct Role(pg_sys::Oid);
 
 /// What has been found out since the last change.
 struct Known {
@@ -48,6 +89,7 @@ thread_local! {
     static FREE: Cell<(pg_sys::Oid, u64)> = const { Cell::new((pg_sys::InvalidOid, 0)) };
     static KNOWN: RefCell<Known> = RefCell::new(Known { generation: 0, topics: HashMap::new() });
     static TABLE: Cell<pg_sys::Oid> = const { Cell::new(pg_sys::InvalidOid) };
+    static APPLYING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Right {
@@ -57,14 +99,6 @@ impl Right {
         match self {
             Right::Producer => "producer",
             Right::Worker => "worker",
-        }
-    }
-
-    /// The routine whose privileges tell who has it.
-    fn routine(self) -> &'static CStr {
-        match self {
-            Right::Producer => c"append",
-            Right::Worker => c"claim",
         }
     }
 }
@@ -86,9 +120,15 @@ impl Topics {
     pub fn check_all(&self) -> Result<(), Error> {
         if self.0.is_some() { Err(Error::Denied(self.1.name(), None)) } else { Ok(()) }
     }
+
+    /// # Errors
+    /// [`Error::Denied`] if it extends to no topic.
+    pub fn check_any(&self) -> Result<(), Error> {
+        if self.0.as_ref().is_some_and(|topics| topics.is_empty()) { self.check_all() } else { Ok(()) }
+    }
 }
 
-/// What the current user's right is limited to.
+/// What the current user's right extends to.
 pub fn topics(right: Right) -> Result<Topics, Error> {
     // SAFETY: reads a number of this session.
     let user = unsafe { pg_sys::GetUserId() };
@@ -122,47 +162,31 @@ pub fn topics(right: Right) -> Result<Topics, Error> {
 
 fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
     TABLE.set(catalog::oid(Object::Access)?);
-    let limits = Table::<Limits>::open(Access::Read)?;
+    let rights = Table::<Rights>::open(Access::Read)?;
     let snapshot = Latest::push();
-    let mut scan = Scan::limits(&limits, &snapshot)?;
-    let (mut limited, mut topics) = ([HashSet::new(), HashSet::new()], [HashSet::new(), HashSet::new()]);
+    let mut topics = Right::ALL.map(|right| Topics(Some(Rc::default()), right));
+    // A superuser acts for every role.
+    if acts_for(user, rights.owner()) {
+        topics = Right::ALL.map(|right| Topics(None, right));
+    }
+    let mut scan = Scan::rights(&rights, &snapshot)?;
     while let Some(found) = scan.next() {
         let row = found.row;
-        let Some(right) =
-            Right::ALL.into_iter().find(|right| right.name().as_bytes() == row.capability.bytes())
-        else {
+        let of_right = |topics: &&mut Topics| topics.1.name().as_bytes() == row.capability.bytes();
+        let Some(Topics(known, _)) = topics.iter_mut().find(of_right) else { continue };
+        if !row.role.is_some_and(|role| acts_for(user, role)) {
             continue;
-        };
-        if acts_for(user, row.role) {
-            limited[right as usize].insert(row.role);
-            topics[right as usize].insert(row.topic.bytes().to_vec());
+        }
+        if row.topic.bytes() == ALL_TOPICS {
+            *known = None;
+        } else if let Some(set) = known.as_mut().and_then(Rc::get_mut) {
+            set.insert(row.topic.bytes().to_vec());
         }
     }
     drop(scan);
     drop(snapshot);
-    limits.release();
-    let mut limits = Right::ALL.map(|right| Topics(None, right));
-    for ((limit, roles), topics) in limits.iter_mut().zip(limited).zip(topics) {
-        // A superuser acts for every role.
-        if !roles.is_empty() && !is_unlimited(user, limit.1, &roles)? {
-            limit.0 = Some(Rc::new(topics));
-        }
-    }
-    Ok(limits)
-}
-
-/// True if the user has the right by another way than through one of the `limited` roles.
-fn is_unlimited(user: pg_sys::Oid, right: Right, limited: &HashSet<pg_sys::Oid>) -> Result<bool, Error> {
-    // SAFETY: asks about a role.
-    if unsafe { pg_sys::superuser_arg(user) } {
-        return Ok(true);
-    }
-    let (owner, grantees) = privileges(right.routine())?;
-    let everybody = pg_sys::InvalidOid;
-    Ok(acts_for(user, owner)
-        || grantees
-            .into_iter()
-            .any(|role| role == everybody || !limited.contains(&role) && acts_for(user, role)))
+    rights.release();
+    Ok(topics)
 }
 
 /// True if `user` has the privileges of `role`.
@@ -172,110 +196,114 @@ fn acts_for(user: pg_sys::Oid, role: pg_sys::Oid) -> bool {
 }
 
 /// True if there is such a role.
-pub fn is_role(role: pg_sys::Oid) -> bool {
+fn is_role(role: pg_sys::Oid) -> bool {
     let cache = pg_sys::SysCacheIdentifier::AUTHOID as i32;
     let none = pg_sys::Datum::from(0);
     // SAFETY: a look-up by one key.
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(role), none, none, none) }
 }
 
-impl Role {
-    /// The role of that name; `public` is none.
-    pub fn named(name: Text<'_>) -> Option<Role> {
-        let name = CString::new(name.bytes()).ok()?;
-        // SAFETY: a look-up by name; a missing one answers InvalidOid.
-        let role = unsafe { pg_sys::get_role_oid(name.as_ptr(), true) };
-        (role != pg_sys::InvalidOid).then_some(Role(role))
-    }
+/// True if there is a role of that name; `public` is none.
+pub fn is_role_name(name: Text<'_>) -> bool {
+    // SAFETY: a look-up by name; a missing one answers InvalidOid.
+    CString::new(name.bytes())
+        .is_ok_and(|name| unsafe { pg_sys::get_role_oid(name.as_ptr(), true) } != pg_sys::InvalidOid)
+}
 
-    pub fn oid(&self) -> pg_sys::Oid {
-        self.0
-    }
+/// While one is there, what changes the table is not told to [`apply`]. Ends with an error too.
+struct Applying;
 
-    /// Its name as SQL needs it.
-    pub fn quoted(&self) -> Vec<u8> {
-        // SAFETY: the role exists, and its name is a C string, as is the quoted one.
-        unsafe {
-            let name = pg_sys::GetUserNameFromId(self.0, false);
-            CStr::from_ptr(pg_sys::quote_identifier(name)).to_bytes().to_vec()
-        }
-    }
-
-    /// True if it was itself granted EXECUTE on that routine of ours.
-    pub fn executes(&self, routine: &CStr) -> Result<bool, Error> {
-        Ok(privileges(routine)?.1.contains(&self.0))
+impl Applying {
+    /// None if one is there.
+    fn begin() -> Option<Self> {
+        (!APPLYING.replace(true)).then(|| Applying)
     }
 }
 
-/// The owner of one of our routines, and who was granted EXECUTE on it.
-fn privileges(routine: &CStr) -> Result<(pg_sys::Oid, Vec<pg_sys::Oid>), Error> {
-    // SAFETY: names are C strings; the tuple is used before it is released; an ACL is an array of AclItems, by
-    // reference, which lie one after the other.
-    unsafe {
-        let mut name = std::ptr::null_mut();
-        for part in [c"outbox", routine] {
-            name = pg_sys::lappend(name, pg_sys::makeString(part.as_ptr().cast_mut()).cast());
-        }
-        let oid = pg_sys::LookupFuncName(name, -1, std::ptr::null(), true);
-        let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
-        let tuple = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(oid));
-        if tuple.is_null() {
-            return Err(Error::Version(catalog::installed_version()));
-        }
-        let owner = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_proc>()).proowner;
-        let mut null = false;
-        let acl = pg_sys::SysCacheGetAttr(cache, tuple, pg_sys::Anum_pg_proc_proacl as i16, &mut null);
-        // No ACL means the default: everybody.
-        let grantees = if null { vec![pg_sys::InvalidOid] } else { executors(acl) };
-        pg_sys::ReleaseSysCache(tuple);
-        Ok((owner, grantees))
+impl Drop for Applying {
+    fn drop(&mut self) {
+        APPLYING.set(false);
     }
 }
 
-const EXECUTE: pg_sys::AclMode = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
+/// Runs a statement that changes rights, and has privileges follow; returns how many rows it changed.
+pub fn change(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, Error> {
+    let Some(_applying) = Applying::begin() else { return Ok(0) };
+    let _alone = Table::<Rights>::open(Access::Alone)?;
+    follow();
+    let changed = run(statement, arguments);
+    follow();
+    tell()?;
+    Ok(changed)
+}
 
-/// # Safety
-/// `acl` is an aclitem[].
-unsafe fn executors(acl: pg_sys::Datum) -> Vec<pg_sys::Oid> {
-    // SAFETY: by the contract above; deconstruct_array allocates `count` datums in the current memory context.
+/// Makes privileges follow rows that were written by hand or by a restore. Does nothing where library and extension do not
+/// match: whoever drops a role must not fail for it.
+pub fn apply() -> Result<(), Error> {
+    if catalog::catalog().is_ok() { change("SELECT WHERE false", &[]).map(drop) } else { Ok(()) }
+}
+
+/// Makes privileges follow roles that were made, renamed or dropped, unless somebody is changing rights just now.
+pub fn follow_roles() -> Result<(), Error> {
+    let (table, lock) = (catalog::oid(Object::Access)?, pg_sys::ShareRowExclusiveLock as i32);
+    // SAFETY: the relation exists, and the lock is ours.
     unsafe {
-        let array: *mut pg_sys::ArrayType = pg_sys::pg_detoast_datum(acl.cast_mut_ptr()).cast();
-        let (mut values, mut count) = (std::ptr::null_mut(), 0);
-        pg_sys::deconstruct_array(
-            array,
-            pg_sys::ACLITEMOID,
-            size_of::<pg_sys::AclItem>() as i32,
-            false,
-            pg_sys::TYPALIGN_CHAR as std::ffi::c_char,
-            &mut values,
-            std::ptr::null_mut(),
-            &mut count,
-        );
-        (0..count as usize)
-            .map(|place| &*(*values.add(place)).cast_mut_ptr::<pg_sys::AclItem>())
-            .filter(|item| item.ai_privs & EXECUTE != 0)
-            .map(|item| item.ai_grantee)
-            .collect()
+        if !pg_sys::ConditionalLockRelationOid(table, lock) {
+            return Ok(());
+        }
+        let applying = Applying::begin();
+        if applying.is_some() && follow() > 0 {
+            return tell();
+        }
+        pg_sys::UnlockRelationOid(table, lock);
     }
+    Ok(())
+}
+
+/// Returns how much there was to do.
+fn follow() -> usize {
+    let rows = run(FORGET, &[]) + run(RENAME, &[]);
+    let statements = statements();
+    let written = as_superuser(|| run(WRITE_DOWN, &[]));
+    for statement in statements {
+        run(&statement, &[]);
+    }
+    rows + written
+}
+
+/// What is to be granted and revoked.
+fn statements() -> Vec<String> {
+    Spi::connect(|client| {
+        let rows = client.select(STATEMENTS, None, &[]).into_iter().flatten();
+        rows.filter_map(|row| row.get(1).unwrap_or_default()).collect()
+    })
+}
+
+/// Nobody else may write the catalog. An error ends the transaction, and with it who the user is.
+fn as_superuser<T>(work: impl FnOnce() -> T) -> T {
+    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+    // SAFETY: changes the user as a SECURITY DEFINER function does, for one statement of ours.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        let local = context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+        pg_sys::SetUserIdAndSecContext(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), local);
+        let answer = work();
+        pg_sys::SetUserIdAndSecContext(user, context);
+        answer
+    }
+}
+
+fn run(statement: &str, arguments: &[DatumWithOid<'_>]) -> usize {
+    // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
+    Spi::connect_mut(|client| client.update(statement, None, arguments).map_or(0, |rows| rows.len()))
 }
 
 /// Has every session look again, once this transaction is committed.
-pub fn changed() -> Result<(), Error> {
+fn tell() -> Result<(), Error> {
     let table = catalog::oid(Object::Access)?;
     // SAFETY: the relation exists.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
     Ok(())
-}
-
-/// Runs statements that return nothing, with the rights of the current user.
-pub fn execute(statements: Vec<u8>) {
-    let Ok(statements) = CString::new(statements) else { return };
-    // SAFETY: errors unwind and take the SPI connection with them.
-    unsafe {
-        pg_sys::SPI_connect();
-        pg_sys::SPI_execute(statements.as_ptr(), false, 0);
-        pg_sys::SPI_finish();
-    }
 }
 
 fn listen() {

@@ -1,7 +1,7 @@
 //! Rows in index order, with a fresh snapshot.
 
 use super::catalog::{self, Object};
-use super::record::{Deliveries, Delivery, Fields, Limits, Read};
+use super::record::{Deliveries, Delivery, Fields, Read, Rights};
 use super::snapshot::Latest;
 use super::table::{RowId, Table};
 use super::value::{Column, Text, Time};
@@ -188,10 +188,10 @@ impl RowOfEntry<'_, '_> {
     }
 }
 
-impl<'t> Scan<'t, Limits> {
+impl<'t> Scan<'t, Rights> {
     /// All of them.
-    pub fn limits(table: &'t Table<Limits>, snapshot: &'t Latest) -> Result<Self, Error> {
-        let mut scan = Scan::open(table, Object::AccessPkey, snapshot, 0)?;
+    pub fn rights(table: &'t Table<Rights>, snapshot: &'t Latest) -> Result<Self, Error> {
+        let mut scan = Scan::open(table, Object::AccessNumber, snapshot, 0)?;
         scan.start([]);
         Ok(scan)
     }

@@ -132,6 +132,11 @@ impl<R: Record> Table<R> {
         }
     }
 
+    pub(super) fn owner(&self) -> pg_sys::Oid {
+        // SAFETY: the relation is open.
+        unsafe { (*(*self.relation).rd_rel).relowner }
+    }
+
     pub(super) fn relation(&self) -> pg_sys::Relation {
         self.relation
     }

@@ -1,4 +1,4 @@
--- access: capabilities are privileges; per topic, they are rows besides.
+-- access: a right is a row, and privileges follow.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 CREATE ROLE regress_outbox_a;
 CREATE ROLE regress_outbox_b;
@@ -23,7 +23,7 @@ CREATE FUNCTION pg_temp.holds(role text) RETURNS TABLE (kind text, names text) L
           UNION ALL SELECT 'relation', relname, relacl FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
           UNION ALL SELECT 'schema', nspname, nspacl FROM pg_namespace WHERE nspname = 'outbox') AS o, LATERAL aclexplode(acl)
    WHERE grantee = (SELECT oid FROM pg_roles WHERE rolname = $1) GROUP BY kind
-   UNION ALL SELECT 'topics', string_agg(capability || ':' || topic, ' ' ORDER BY capability, topic) FROM outbox.access WHERE access.role = (SELECT oid FROM pg_roles WHERE rolname = $1)
+   UNION ALL SELECT 'right', string_agg(capability || ':' || topic, ' ' ORDER BY capability, topic) FROM outbox.access WHERE access.role = $1
   HAVING count(*) > 0 ORDER BY 1
 $$;
 
@@ -46,7 +46,8 @@ SELECT * FROM pg_temp.holds('regress_outbox_a');
 SELECT outbox.revoke_access('regress_outbox_a', 'monitor'); -- again
 -- Every routine and every view is in a capability.
 SELECT outbox.grant_access('regress_outbox_a', capability) FROM unnest('{producer,worker,operator}'::text[]) AS capability;
-SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND NOT has_function_privilege('regress_outbox_a', oid, 'EXECUTE');
+SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND NOT has_function_privilege('regress_outbox_a', oid, 'EXECUTE')
+   AND obj_description(oid, 'pg_proc') NOT LIKE '%Private.';
 SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v' AND NOT has_table_privilege('regress_outbox_a', oid, 'SELECT');
 -- Tables are in none.
 SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'S')
@@ -153,7 +154,11 @@ REVOKE regress_outbox_b FROM regress_outbox_a;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
 SELECT outbox.revoke_access('regress_outbox_b', 'producer');
 GRANT USAGE ON SCHEMA outbox TO regress_outbox_b;
-GRANT EXECUTE ON FUNCTION outbox.append TO regress_outbox_b; -- by hand: any topic
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA outbox TO regress_outbox_b; -- by hand, without a row: no right
+SELECT left(pg_temp.try('regress_outbox_b', statement), 5) FROM unnest('{"SELECT outbox.append(''t'', ''e'', ''1'')","SELECT outbox.append_batch(''t'', ''[]'')",
+  "SELECT outbox.claim(''w'')","SELECT outbox.claim(''w'', ''t'')",CALL outbox.wait(),"SELECT outbox.consume_once(''c'', gen_random_uuid())"}'::text[]) AS statement;
+REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA outbox FROM regress_outbox_b;
+GRANT EXECUTE ON FUNCTION outbox.append TO regress_outbox_b;
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
 GRANT regress_outbox_a TO regress_outbox_b;
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
@@ -203,9 +208,19 @@ ROLLBACK TO s;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
 ROLLBACK;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
--- A role that is renamed keeps its topics; one that is dropped leaves nothing behind for the next of that name.
+-- A role that is renamed keeps its topics, also if two exchange their names; one that is dropped leaves nothing behind for
+-- the next of that name.
 ALTER ROLE regress_outbox_a RENAME TO regress_outbox_c;
 SELECT pg_temp.may_append('regress_outbox_c') AS c;
+ALTER ROLE regress_outbox_b RENAME TO regress_outbox_a;
+SELECT pg_temp.may_append('regress_outbox_a') AS a, pg_temp.may_append('regress_outbox_c') AS c;
+SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3;
+SELECT outbox.purge();
+SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3;
+SELECT pg_temp.may_append('regress_outbox_a') AS a, pg_temp.may_append('regress_outbox_c') AS c;
+ALTER ROLE regress_outbox_a RENAME TO regress_outbox_b;
+SELECT outbox.revoke_access('regress_outbox_b', 'producer:other'), outbox.grant_access('regress_outbox_b', 'producer:other');
+SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3;
 \set VERBOSITY terse
 DROP ROLE regress_outbox_c;
 \set VERBOSITY default
@@ -213,11 +228,52 @@ SET client_min_messages = warning;
 DROP SCHEMA inner_a, outer_b CASCADE;
 RESET client_min_messages;
 DROP OWNED BY regress_outbox_c;
+SELECT * FROM pg_temp.holds('regress_outbox_c');
 DROP ROLE regress_outbox_c;
 CREATE ROLE regress_outbox_c;
 SELECT pg_temp.may_append('regress_outbox_c') AS c;
 SELECT outbox.revoke_access('regress_outbox_b', 'producer');
 SELECT count(*) AS leftover_rows FROM outbox.access;
+-- Rows decide. One written by hand, or by a restore, is given; one whose role is missing is given when the role is there
+-- and somebody has looked; one that is removed is taken.
+INSERT INTO outbox.access VALUES ('regress_outbox_b', 'producer', 'orders'), ('regress_outbox_d', 'producer', 'bills'), ('regress_outbox_d', 'monitor', '*');
+SELECT * FROM pg_temp.holds('regress_outbox_b');
+SELECT ok, detail FROM outbox.status WHERE name = 'access';
+CREATE ROLE regress_outbox_d;
+SELECT * FROM pg_temp.holds('regress_outbox_d');
+SELECT outbox.purge();
+SELECT * FROM pg_temp.holds('regress_outbox_d');
+SELECT pg_temp.may_append('regress_outbox_b') AS b, pg_temp.may_append('regress_outbox_d') AS d;
+SELECT ok, detail FROM outbox.status WHERE name = 'access';
+DELETE FROM outbox.access WHERE topic = 'bills';
+SELECT * FROM pg_temp.holds('regress_outbox_d');
+SELECT pg_temp.may_append('regress_outbox_d') AS d;
+TRUNCATE outbox.access;
+SELECT * FROM pg_temp.holds('regress_outbox_b');
+SELECT * FROM pg_temp.holds('regress_outbox_d');
+-- Of a role that never was, too, rows can be revoked; but there must be one or the other.
+INSERT INTO outbox.access VALUES ('regress_outbox_nobody', 'producer', 'orders');
+SELECT outbox.revoke_access('regress_outbox_nobody', 'worker');
+SELECT outbox.revoke_access('regress_outbox_nobody', 'producer');
+SELECT count(*) AS leftover_rows FROM outbox.access;
+-- Capabilities that are unknown give nothing, nor does the owner's own.
+INSERT INTO outbox.access VALUES ('regress_outbox_d', 'emperor', '*'), ('regress_outbox_d', 'producer', 'a'), (current_user, 'producer', 'a');
+SELECT * FROM pg_temp.holds('regress_outbox_d');
+SELECT outbox.append('other', 'e', '1') IS NOT NULL AS owner;
+TRUNCATE outbox.access;
+-- All topics, written out.
+SELECT outbox.grant_access('regress_outbox_d', 'producer:a'), outbox.grant_access('regress_outbox_d', 'producer:*'), outbox.grant_access('regress_outbox_d', 'worker');
+SELECT * FROM pg_temp.holds('regress_outbox_d') WHERE kind = 'right';
+SELECT outbox.revoke_access('regress_outbox_d', 'producer:*'), outbox.revoke_access('regress_outbox_d', 'worker');
+SELECT * FROM pg_temp.holds('regress_outbox_d');
+-- What rows give counts as initial privilege, so that no dump carries it; what was granted by hand does not.
+SELECT outbox.grant_access('regress_outbox_d', 'monitor');
+GRANT EXECUTE ON FUNCTION outbox.purge TO regress_outbox_d;
+SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY 1::text;
+SELECT outbox.revoke_access('regress_outbox_d', 'monitor');
+SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY 1::text;
+REVOKE EXECUTE ON FUNCTION outbox.purge FROM regress_outbox_d;
+DROP ROLE regress_outbox_d;
 -- An update replaces functions: privileges stay.
 SELECT outbox.grant_access('regress_outbox_b', 'producer:orders');
 SELECT pg_get_functiondef('outbox.append'::regproc) AS definition \gset

@@ -1,4 +1,4 @@
--- privileges: nothing for PUBLIC; EXECUTE on a function suffices for that one; no search_path captures a call.
+-- privileges: nothing for PUBLIC; of what a role has rights to it needs EXECUTE besides; no search_path captures a call.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 CREATE ROLE regress_outbox_role;
 CREATE ROLE regress_outbox_other;
@@ -37,7 +37,7 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('purge', $$SELECT outbox.purge()$$)) AS v (function, statement);
 GRANT SELECT ON call TO regress_outbox_role;
 -- No function is forgotten here.
-SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace EXCEPT SELECT function FROM call;
+SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND obj_description(oid, 'pg_proc') NOT LIKE '%Private.' EXCEPT SELECT function FROM call;
 
 -- A role without grants, and one with USAGE on the schema only: no function, no relation, no sequence, no type.
 CREATE FUNCTION pg_temp.attempts() RETURNS TABLE (what text, statement text) LANGUAGE sql AS $$
@@ -66,7 +66,9 @@ SELECT * FROM outbox.claim('worker');
 SELECT * FROM outbox.message;
 RESET ROLE;
 
--- EXECUTE on one function: that one works, on real rows, and the others are refused.
+-- Rights, and EXECUTE on one function: that one works, on real rows, and the others are refused.
+INSERT INTO outbox.access VALUES ('regress_outbox_role', 'producer', '*'), ('regress_outbox_role', 'worker', '*');
+REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA outbox FROM regress_outbox_role;
 CREATE FUNCTION pg_temp.only(function text, OUT itself text, OUT others text[]) LANGUAGE plpgsql AS $$
 DECLARE
   lease_token uuid;
@@ -88,7 +90,10 @@ BEGIN
   DROP TABLE dead;
   TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed;
 END $$;
-SELECT function, itself, others FROM call, pg_temp.only(function);
+SELECT function, itself, others FROM call, pg_temp.only(function) WHERE function NOT IN ('grant_access', 'revoke_access', 'purge');
+SELECT outbox.purge(); -- what was revoked by hand is forgotten
+SELECT count(*) FROM outbox.access;
+SELECT function, itself, others FROM call, pg_temp.only(function) WHERE function IN ('append', 'claim', 'consume_once', 'grant_access', 'revoke_access', 'purge');
 
 -- What runs with the owner's rights, and with which search_path.
 SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef ORDER BY proname;
@@ -107,8 +112,7 @@ SELECT kind, name, grantee, privilege_type FROM (
 
 -- A hostile search_path: operators, functions, tables and types that shadow what the extension uses, ahead of pg_catalog.
 CREATE SCHEMA hostile AUTHORIZATION regress_outbox_role;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO regress_outbox_role;
-GRANT SELECT ON outbox.message TO regress_outbox_role;
+SELECT outbox.grant_access('regress_outbox_role', capability) FROM unnest('{producer,worker,operator}'::text[]) AS capability;
 SELECT count(outbox.append('privileges', 'e', to_jsonb(n), ('00000000-0000-4000-8000-00000000000' || n)::uuid)) FROM generate_series(1, 3) AS n;
 SELECT count(outbox.complete(token)) FROM outbox.claim('worker', batch_size => 1);
 SELECT count(outbox.abandon(token)) FROM outbox.claim('worker', batch_size => 1);

@@ -1,0 +1,35 @@
+-- What outbox.access gives (due), what was given for it (given: the initial privileges, which no dump carries), and what
+-- roles hold (held). A statement follows.
+WITH capability (name, objects, first) AS (VALUES
+    ('producer', '{outbox,append,append_batch}'::text[], 'append'),
+    ('worker', '{outbox,claim,wait,complete,complete_batch,fail,abandon,extend,release,consume_once}', 'claim'),
+    ('operator', '{outbox,retry_dead,redrive,pause,resume,set_topic,purge,grant_access,revoke_access,cloudevent,'
+                 'read_stats,read_status,message,stats,status}', 'retry_dead'),
+    ('monitor', '{outbox,read_stats,read_status,stats,status}', 'read_stats')
+), object AS MATERIALIZED (
+    SELECT o.*, coalesce(i.initprivs, '{}') AS initial
+      FROM (SELECT 'pg_proc'::regclass AS class, oid, proname AS name, proowner AS owner, proacl AS acl,
+                   'EXECUTE' AS privilege, format('ROUTINE outbox.%I', proname) AS target
+              FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
+            UNION ALL
+            SELECT 'pg_class', oid, relname, relowner, relacl, 'SELECT', format('outbox.%I', relname)
+              FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v'
+            UNION ALL
+            SELECT 'pg_namespace', oid, nspname, nspowner, nspacl, 'USAGE', 'SCHEMA outbox'
+              FROM pg_namespace WHERE nspname = 'outbox') AS o
+      LEFT JOIN pg_init_privs AS i ON (i.classoid, i.objoid, i.objsubid) = (o.class, o.oid, 0)
+), due AS MATERIALIZED (
+    SELECT DISTINCT o.class, o.oid, r.oid AS role
+      FROM outbox.access AS a
+      JOIN pg_roles AS r ON r.oid = a.number
+      JOIN capability AS c ON c.name = a.capability
+      JOIN object AS o ON o.name = ANY (c.objects) AND o.owner <> r.oid
+), given AS MATERIALIZED (
+    SELECT o.class, o.oid, i.grantee AS role
+      FROM object AS o CROSS JOIN LATERAL aclexplode(o.initial) AS i
+     WHERE i.grantee <> i.grantor
+), held AS MATERIALIZED (
+    SELECT o.class, o.oid, h.grantee AS role
+      FROM object AS o CROSS JOIN LATERAL aclexplode(o.acl) AS h
+     WHERE h.privilege_type = o.privilege
+)
