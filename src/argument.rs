@@ -10,6 +10,8 @@ pub const BATCH_SIZE: std::ops::RangeInclusive<i32> = 1..=500;
 pub const LEASE_SECONDS: std::ops::RangeInclusive<i32> = 1..=43_200;
 /// How long a claim may wait, in seconds.
 pub const WAIT_SECONDS: std::ops::RangeInclusive<i32> = 0..=60;
+/// The times that PostgreSQL can print, in microseconds since 2000-01-01 UTC: 4714-11-24 BC to 294276-12-31.
+pub const TIMES: std::ops::RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
 
 /// Why an argument is refused. The first field is the argument's name as the caller wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +138,7 @@ pub fn iso_time(argument: &'static str, text: &[u8]) -> Result<i64, Fault> {
     let format = &time::format_description::well_known::Iso8601::PARSING;
     let time = time::OffsetDateTime::parse(text, format).map_err(|_| fault())?;
     let micros = time.unix_timestamp_nanos().div_euclid(1_000) - UNIX_TO_2000_SECONDS * 1_000_000;
-    i64::try_from(micros).map_err(|_| fault())
+    i64::try_from(micros).ok().filter(|micros| TIMES.contains(micros)).ok_or_else(fault)
 }
 
 #[cfg(test)]
@@ -172,9 +174,18 @@ mod tests {
         assert_eq!(iso_time("t", b"2000-01-01T01:00:00.000001+01:00"), Ok(1));
         assert_eq!(iso_time("t", b"1999-12-31T23:59:59.9999999Z"), Ok(-1));
         assert_eq!(iso_time("t", b"2000-01-01T00:00:00+00"), Ok(0));
-        for bad in
-            ["", "now", "infinity", "2000-01-01", "2000-01-01T00:00:00", "1735689600", "2000-13-01T00:00:00Z"]
-        {
+        assert_eq!(iso_time("t", b"-004713-11-24T00:00:00Z"), Ok(*TIMES.start()));
+        for bad in [
+            "",
+            "now",
+            "infinity",
+            "2000-01-01",
+            "2000-01-01T00:00:00",
+            "1735689600",
+            "2000-13-01T00:00:00Z",
+            "-004713-11-23T23:59:59.999999Z",
+            "+294277-01-01T00:00:00Z",
+        ] {
             assert_eq!(iso_time("t", bad.as_bytes()), Err(Fault::NotATime("t")), "{bad}");
         }
     }

@@ -1,5 +1,6 @@
 //! Values as the server holds them: passed through untouched, looked into only where a rule needs it.
 
+use crate::argument::TIMES;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, FromDatum, IntoDatum};
 use pgrx::nullable::Nullable;
@@ -134,8 +135,9 @@ impl Time {
         self.plus_micros(i64::from(seconds) * 1_000_000)
     }
 
+    /// The end of time stays the end.
     pub fn plus_micros(self, micros: i64) -> Time {
-        Time(self.0.saturating_add(micros))
+        Time(self.0.saturating_add(micros).clamp(*TIMES.start(), *TIMES.end()))
     }
 
     /// From this time to that one; nothing if that one is earlier.

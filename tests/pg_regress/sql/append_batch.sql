@@ -64,6 +64,11 @@ COMMIT;
 RESET DateStyle;
 RESET TimeZone;
 TRUNCATE outbox.envelope, outbox.delivery;
+-- The first time that PostgreSQL can print, and the last of four digits.
+SELECT count(*) FROM outbox.append_batch('batch', (SELECT jsonb_agg(jsonb_build_object('type', 'e', 'payload', at, 'available_at', at))
+  FROM unnest('{-004713-11-24T00:00:00Z, 9999-12-31T23:59:59.999999Z}'::text[]) AS t (at)));
+SELECT payload, available_at AT TIME ZONE 'UTC' AS available_at, state FROM outbox.message ORDER BY payload::text COLLATE "C";
+TRUNCATE outbox.envelope, outbox.delivery;
 
 -- The largest batch, in order.
 CREATE TEMP TABLE answer AS
