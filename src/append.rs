@@ -11,7 +11,7 @@ use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place};
 use crate::store::rights::{self, Right};
 use crate::store::table::{Access, Table};
 use crate::store::value::{Json, Text, Time, letters, parse_uuid};
-use crate::store::{arrival, server, transaction};
+use crate::store::{arrival, low_water, server, transaction};
 use uuid::Uuid;
 
 /// The header that holds the trace, as W3C Trace Context names it.
@@ -145,6 +145,8 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
         .iter()
         .map(|envelope| Delivery::new(envelope.seq, topic, envelope.key, envelope.available_at, now))
         .collect();
+    let entering = new.iter().filter(|new| new.place == Place::Ready || new.key.is_some());
+    let _entering = low_water::enter(entering.map(|new| (new.seq, new.key_hash)))?;
     deliveries.insert_all(&new);
     if new.iter().any(|delivery| delivery.place == Place::Ready) {
         transaction::will_arrive(topic)?;

@@ -9,10 +9,11 @@ use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
 use crate::store::looks::Looking;
 use crate::store::lookup::{ById, Lookup};
+use crate::store::low_water;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow};
 use crate::store::rows::ClaimedRows;
 use crate::store::rules::TopicRules;
-use crate::store::scan::Scan;
+use crate::store::scan::{InOrder, Scan};
 use crate::store::server::{self, Meter};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Outcome, RowId, Table, Wait};
@@ -106,10 +107,6 @@ pub struct Filled {
     pub due: Option<Time>,
     /// The earliest end of a lease met or given.
     pub expiry: i64,
-    /// The first ready or leased message that was met.
-    pub first: Option<i64>,
-    /// A message with a key was met.
-    pub keyed: bool,
 }
 
 /// A batch being filled.
@@ -139,8 +136,6 @@ pub struct Batch<'c, 'r, 's> {
     /// Messages that have no attempt left, to be recorded as dead once something is leased.
     deaths: Vec<RowId>,
     expiry: i64,
-    first: Option<i64>,
-    keyed: bool,
     /// None: it only looks.
     rows: Option<&'c mut ClaimedRows<'r>>,
 }
@@ -155,7 +150,7 @@ enum Met {
 }
 
 impl<'c, 'r, 's> Batch<'c, 'r, 's> {
-    /// `meets_all`: see [`Looking::meets_all`].
+    /// `meets_all`: the look begins at the beginning.
     pub fn new(
         wanted: Wanted<'c>,
         source: Source<'s>,
@@ -173,7 +168,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             snapshot,
             rules,
             bodies: Lookup::open(envelopes, snapshot)?,
-            keys: Keys::new(deliveries, snapshot, now, meets_all),
+            keys: Keys::new(deliveries, snapshot, now, meets_all)?,
             ended: Ended::new(deliveries),
             aside: Aside::default(),
             nonce: token::nonce(),
@@ -186,8 +181,6 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             buried: 0,
             deaths: Vec::new(),
             expiry: floor::NEVER,
-            first: None,
-            keyed: false,
             rows,
         })
     }
@@ -224,8 +217,8 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
     /// reachable, or None if the end was reached and nothing left.
     fn fill_in_order(&mut self, ready: &Looking) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
-        let mut scan = Scan::in_order(self.deliveries, self.snapshot, self.wanted.topic, ready.start())?;
         let mut walk = Walk::begin(ready);
+        let mut scan = InOrder::from(self.deliveries, self.snapshot, self.wanted.topic, ready.start())?;
         while self.left > 0 {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {
@@ -238,8 +231,6 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             if found.row.place != Place::Ready {
                 continue;
             }
-            self.first.get_or_insert(seq);
-            self.keyed |= found.row.key.is_some();
             if found.row.is_leased(self.now) {
                 self.expires(found.row.leased_until);
                 self.keys.met_leased(&found.row);
@@ -336,7 +327,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         let seconds = self.wanted.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
         leased.lease(self.nonce, self.wanted.owner, until);
-        transaction::will_put_back(&row)?;
+        let _entering = low_water::enter_ready(&row)?;
         match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
             Outcome::Lost(xid) => {
                 if let Some(keyed) = keyed {
@@ -472,8 +463,6 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             ready: reach.into_iter().chain(unparked.ready).min(),
             due: self.aside.left.into_iter().chain(unparked.due).min(),
             expiry: self.expiry,
-            first: self.first,
-            keyed: self.keyed,
         })
     }
 }
@@ -487,7 +476,7 @@ struct Walk<'l> {
 
 impl<'l> Walk<'l> {
     fn begin(looking: &'l Looking) -> Walk<'l> {
-        Walk { looking: looking.is_measured().then_some(looking), meter: Meter::start() }
+        Walk { looking: looking.is_sweep().then_some(looking), meter: Meter::start() }
     }
 
     /// Until now, while that is of interest.

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::floor::{self, Seen};
 use crate::settings;
 use crate::store::looks::{self, Looking};
+use crate::store::low_water;
 use crate::store::procedure::Call;
 use crate::store::record::{Deliveries, Envelopes, Topics};
 use crate::store::rights::{self, Right};
@@ -119,6 +120,7 @@ fn look_once(
     tidying: Tidying,
 ) -> Result<Looked, Error> {
     let now = server::clock();
+    low_water::raise(now)?;
     let waiting = looks::look_at_waiting(claim.topic, now)?;
     let ready = looks::look_at_ready(claim.topic, now)?;
     let tables = Tables {
@@ -142,7 +144,7 @@ fn look(
     now: Time,
     tables: &Tables,
     waiting: Looking,
-    mut ready: Looking,
+    ready: Looking,
 ) -> Result<Looked, Error> {
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&tables.topics, &snapshot);
@@ -156,10 +158,9 @@ fn look(
     let source =
         Source { deliveries: &tables.deliveries, envelopes: &tables.envelopes, rules, snapshot: &snapshot };
     let tidies = tidying == Tidying::AtOnce;
-    let filled = Batch::new(wanted, source, now, tidies, ready.meets_all(), rows)?.fill(&waiting, &ready)?;
+    let filled = Batch::new(wanted, source, now, tidies, ready.start() <= 0, rows)?.fill(&waiting, &ready)?;
     let in_vain = filled.count == 0;
     let changed = leases && (!in_vain || filled.changed || !waits);
-    ready.has_met(filled.first, filled.keyed);
     let next_end = ready.finish(Seen { reach: filled.ready, expiry: filled.expiry }, changed);
     waiting.finish(Seen { reach: filled.due.map(|due| due.0), expiry: floor::NEVER }, changed);
     let hidden = in_vain && filled.hides;

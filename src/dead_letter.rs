@@ -8,9 +8,10 @@ use crate::error::Error;
 use crate::keys;
 use crate::settings;
 use crate::store::lookup::{self, Lookup};
+use crate::store::low_water;
 use crate::store::record::{Deliveries, Envelopes, Place, Topics};
 use crate::store::rules::TopicRules;
-use crate::store::scan::Scan;
+use crate::store::scan::{InOrder, Scan};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
 use crate::store::value::{Text, Time};
@@ -84,7 +85,7 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
             }
             row.die_exhausted(now);
         }
-        transaction::will_put_back(&found.row)?;
+        let _entering = low_water::enter_ready(&found.row)?;
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             transaction::touched(seq)?;
@@ -100,7 +101,7 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
 /// The dead messages of a topic at one moment, in arrival order: recorded deaths and unrecorded ones, merged.
 struct Dead<'s> {
     recorded: Scan<'s, Deliveries>,
-    expiring: Scan<'s, Deliveries>,
+    expiring: InOrder<'s>,
     /// The next of each, once looked for; the inner None is the end.
     ahead: [Option<Option<i64>>; 2],
     limit: i16,
@@ -116,7 +117,7 @@ impl<'s> Dead<'s> {
     ) -> Result<Self, Error> {
         Ok(Dead {
             recorded: Scan::dead(deliveries, snapshot, topic)?,
-            expiring: Scan::in_order(deliveries, snapshot, Some(topic), 0)?,
+            expiring: InOrder::from(deliveries, snapshot, Some(topic), 0)?,
             ahead: [None, None],
             limit: settings::max_attempts(&TopicRules::new(topics, snapshot).of(topic)?),
             now: server::clock(),

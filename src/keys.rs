@@ -23,6 +23,7 @@
 use crate::error::Error;
 use crate::store::looks::Looking;
 use crate::store::lookup::ById;
+use crate::store::low_water::{self, Known};
 use crate::store::of_key::{self, Keyed, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
 use crate::store::rules::TopicRules;
@@ -31,6 +32,7 @@ use crate::store::table::{Against, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::store::{server, transaction};
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 /// Messages that one claim parks. More stay as they are, for the next one.
 const PARK_AT_MOST: usize = 1000;
@@ -110,6 +112,7 @@ pub struct Keys<'s> {
     now: Time,
     scans: Option<Scans<'s>>,
     known: HashMap<Vec<u8>, Standing>,
+    low_water: Rc<Known>,
     /// The look began at the beginning: it meets every ready or leased message, in order.
     meets_all: bool,
     parked: usize,
@@ -122,8 +125,23 @@ struct Scans<'s> {
 }
 
 impl<'s> Keys<'s> {
-    pub fn new(deliveries: &'s Table<Deliveries>, snapshot: &'s Latest, now: Time, meets_all: bool) -> Self {
-        Keys { deliveries, snapshot, now, scans: None, known: HashMap::new(), meets_all, parked: 0 }
+    pub fn new(
+        deliveries: &'s Table<Deliveries>,
+        snapshot: &'s Latest,
+        now: Time,
+        meets_all: bool,
+    ) -> Result<Self, Error> {
+        let low_water = low_water::known()?;
+        Ok(Keys {
+            deliveries,
+            snapshot,
+            now,
+            scans: None,
+            known: HashMap::new(),
+            low_water,
+            meets_all,
+            parked: 0,
+        })
     }
 
     /// The look has met a message under a lease that runs.
@@ -163,12 +181,13 @@ impl<'s> Keys<'s> {
         if self.meets_all {
             blocker = blocker.or(free.met_before(row.seq));
         } else if blocker.is_none() {
-            let mut older = self.scans()?.ready.older(keyed, row.seq);
-            blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
+            let since = self.low_water.since(keyed.hash).max(to.saturating_add(1));
+            let mut older = self.scans()?.ready.older(keyed, since, row.seq);
+            blocker = older.next().map(|older| older.row.seq);
         }
         if blocker.is_none() && topic.blocks_when_dead() {
             let mut dead = OfKey::open(self.deliveries, Part::Dead, self.snapshot)?;
-            let mut older = dead.older(keyed, row.seq);
+            let mut older = dead.older(keyed, 0, row.seq);
             blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
         }
         let (standing, turn) = match blocker {
@@ -271,6 +290,7 @@ impl<'s> Keys<'s> {
 
     fn first_later(&mut self, keyed: Keyed<'_>, after: i64) -> Result<Option<Follower>, Error> {
         let now = self.now;
+        let after = after.max(self.low_water.since(keyed.hash) - 1);
         let mut later = self.scans()?.later.younger(keyed, after);
         Ok(later.next().map(|found| Follower {
             seq: found.row.seq,
@@ -482,7 +502,7 @@ enum Before {
 
 fn before(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<Before, Error> {
     let mut scan = Now::of_key(deliveries, Part::Ready)?;
-    let mut older = scan.older(keyed, seq);
+    let mut older = scan.older(keyed, low_water::known()?.since(keyed.hash), seq);
     let mut before = Before::Nothing;
     while let Some(version) = older.next() {
         if version.is_settled() {

@@ -19,8 +19,8 @@
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
 //! inbox, topic, purge, stats, status, notify), which never use each other; operations -> batch, keys, store, pure
 //! modules, settings, wake, error; batch -> keys, store, pure modules, settings, error; keys -> store, error; settings ->
-//! store; store -> error, argument, board, bottom, floor, formats, places, waiters.
-//! The pure modules (argument, backoff, board, bottom, floor, formats, places, receipt, token, waiters) use no pgrx, and
+//! store; store -> error, argument, board, floor, formats, places, rules, waiters.
+//! The pure modules (argument, backoff, board, floor, formats, places, receipt, rules, token, waiters) use no pgrx, and
 //! of ours only each other.
 
 mod api;
@@ -50,11 +50,11 @@ mod wake;
 mod argument;
 mod backoff;
 mod board;
-mod bottom;
 mod floor;
 mod formats;
 mod places;
 mod receipt;
+mod rules;
 mod token;
 mod waiters;
 

@@ -9,7 +9,7 @@ use crate::store::of_key::Keyed;
 use crate::store::record::{Deliveries, Topics};
 use crate::store::rights;
 use crate::store::rules::TopicRules;
-use crate::store::scan::Scan;
+use crate::store::scan::InOrder;
 use crate::store::server::{self, Meter};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table, Wait};
@@ -94,7 +94,7 @@ fn record_deaths(limit: i32) -> Result<(), Error> {
     let topics = Table::<Topics>::open(Access::Read)?;
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&topics, &snapshot);
-    let mut scan = Scan::in_order(&deliveries, &snapshot, None, 0)?;
+    let mut scan = InOrder::from(&deliveries, &snapshot, None, 0)?;
     let mut deaths = 0;
     let mut ended = Ended::new(&deliveries);
     while deaths < limit {

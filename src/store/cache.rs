@@ -5,9 +5,9 @@
 
 use super::{lock, version};
 use crate::board::Board;
-use crate::bottom::{self, Bottom, Dive};
-use crate::floor::{self, Entry, IDLE, Look, Pace, Seen, Slot};
+use crate::floor::{self, Entry, IDLE, Pace, Slot};
 use crate::places::{self, Key, Tenant};
+use crate::rules::low_water::LowWater;
 use crate::waiters::{self, Bucket, Waiter, Waiters};
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -28,6 +28,12 @@ const TOPICS_LATE: usize = 128;
 /// Bytes that late comers take at most, to leave some for others, unless there are very many sessions.
 const SIZE_LATE: usize = 64 * 1024;
 
+/// Installations with a low-water mark, 6 kB each.
+const MARKS: usize = 32;
+const MARKS_LATE: usize = 2;
+/// A mark that was not used for so long may be given to another installation, in microseconds.
+pub(super) const MARK_UNUSED: i64 = 60_000_000;
+
 /// Lists of waiters; topics whose waiters share one cost each other a few steps.
 const BUCKETS: usize = 64;
 
@@ -40,7 +46,8 @@ pub(super) enum Range {
     Waiting,
 }
 
-/// Followed by the topics, the waiters and the slots, the latter two by session.
+/// Followed by the topics, the waiters, the slots, both by session, the marks and what may be read of them without the
+/// lock.
 #[repr(C)]
 struct Header {
     lock: pg_sys::LWLock,
@@ -70,8 +77,6 @@ pub(super) struct Topic {
     pub(super) generation: u64,
     ready: Entry,
     waiting: Entry,
-    /// Of the ready index.
-    pub(super) bottom: Bottom,
     /// Of purge's looks for deaths in all topics.
     pub(super) deaths: Pace,
 }
@@ -81,14 +86,28 @@ pub(super) struct SharedSlot {
     pub(super) installation: AtomicU64,
     pub(super) low: AtomicI64,
     pub(super) since: AtomicI64,
-    pub(super) back: AtomicI64,
+    /// The lowest number of a delivery that the session is writing at this moment, or [`IDLE`].
+    pub(super) entering: AtomicI64,
+}
+
+/// What may be read of a low-water mark without the lock.
+#[repr(C)]
+pub(super) struct MarkHead {
+    /// 0: nobody's.
+    pub(super) installation: AtomicU64,
+    /// [`LowWater::limit`].
+    pub(super) limit: AtomicI64,
+    /// Goes up with every change.
+    pub(super) version: AtomicU64,
+    /// When a raise may begin.
+    pub(super) next_raise: AtomicI64,
 }
 
 impl SharedSlot {
     /// The transaction is over.
     pub(super) fn withdraw(&self) {
         self.low.store(IDLE, SeqCst);
-        self.back.store(IDLE, SeqCst);
+        self.entering.store(IDLE, SeqCst);
     }
 }
 
@@ -125,15 +144,26 @@ const SESSION: usize = size_of::<Waiter>() + size_of::<SharedSlot>();
 
 /// The same in every session of a server.
 fn topics() -> usize {
-    if RESERVED.get() || version::SHARED_MEMORY_AT_ANY_TIME {
+    if has_much_room() {
         return TOPICS;
     }
-    let rest = SIZE_LATE.saturating_sub(size_of::<Header>() + sessions() * SESSION);
+    let rest = SIZE_LATE.saturating_sub(size_of::<Header>() + sessions() * SESSION + MARKS_LATE * MARK);
     (rest / size_of::<Topic>()).clamp(places::WINDOW, TOPICS_LATE)
 }
 
+fn has_much_room() -> bool {
+    RESERVED.get() || version::SHARED_MEMORY_AT_ANY_TIME
+}
+
+/// The same in every session of a server.
+fn marks() -> usize {
+    if has_much_room() { MARKS } else { MARKS_LATE }
+}
+
+const MARK: usize = size_of::<LowWater>() + size_of::<MarkHead>();
+
 fn size() -> usize {
-    size_of::<Header>() + topics() * size_of::<Topic>() + sessions() * SESSION
+    size_of::<Header>() + topics() * size_of::<Topic>() + sessions() * SESSION + marks() * MARK
 }
 
 /// The cache, once it is found.
@@ -170,6 +200,7 @@ impl Shared {
                     generation: &mut (*header).generation,
                     board: &mut (*header).board,
                     topics: std::slice::from_raw_parts_mut(first_topic(header), topics()),
+                    marks_below: std::slice::from_raw_parts_mut(first_mark(header), marks()),
                     waiters: Waiters {
                         buckets: &(*header).buckets,
                         waiters: std::slice::from_raw_parts_mut(first_waiter(header), sessions()),
@@ -207,12 +238,15 @@ impl Shared {
         })
     }
 
-    /// The same for bottoms.
-    pub(super) fn slots_below(self, installation: u64) -> impl Iterator<Item = bottom::Slot> {
-        self.published(installation, |slot| bottom::Slot {
-            low: slot.low.load(SeqCst),
-            back: slot.back.load(SeqCst),
-        })
+    /// The lowest number of a delivery that a session is writing at this moment.
+    pub(super) fn entering(self, installation: u64) -> i64 {
+        let numbers = self.published(installation, |slot| slot.entering.load(SeqCst));
+        numbers.filter(|number| *number != IDLE).min().unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn mark_heads(self) -> &'static [MarkHead] {
+        // SAFETY: made of atomics; their number never changes.
+        unsafe { std::slice::from_raw_parts(first_mark_head(self.0.as_ptr()), marks()) }
     }
 
     fn published<T>(self, installation: u64, read: impl Fn(&SharedSlot) -> T) -> impl Iterator<Item = T> {
@@ -238,6 +272,8 @@ pub(super) struct Contents<'l> {
     generation: &'l mut u64,
     pub(super) board: &'l mut Board,
     topics: &'l mut [Topic],
+    /// In the order of [`Shared::mark_heads`].
+    pub(super) marks_below: &'l mut [LowWater],
     pub(super) waiters: Waiters<'l>,
 }
 
@@ -296,17 +332,8 @@ impl Topic {
         generation: 0,
         ready: Entry::UNKNOWN,
         waiting: Entry::UNKNOWN,
-        bottom: Bottom::UNKNOWN,
         deaths: Pace::UNKNOWN,
     };
-
-    /// Keeps what a look has seen, see [`Entry::keep`] and [`Bottom::keep`].
-    pub(super) fn keep(&mut self, range: Range, look: &Look, seen: &Seen, dive: &Dive) {
-        self.entry(range).keep(look, seen);
-        if range == Range::Ready {
-            self.bottom.keep(dive);
-        }
-    }
 
     pub(super) fn entry(&mut self, range: Range) -> &mut Entry {
         match range {
@@ -328,6 +355,14 @@ fn first_slot(header: *mut Header) -> *mut SharedSlot {
     first_waiter(header).wrapping_add(sessions()).cast()
 }
 
+fn first_mark(header: *mut Header) -> *mut LowWater {
+    first_slot(header).wrapping_add(sessions()).cast()
+}
+
+fn first_mark_head(header: *mut Header) -> *mut MarkHead {
+    first_mark(header).wrapping_add(marks()).cast()
+}
+
 /// # Safety
 /// `place` points to [`size`] bytes that nobody else uses yet.
 unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
@@ -337,6 +372,7 @@ unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
         std::ptr::write_bytes(place.cast::<u8>(), 0, size());
         (0..topics()).for_each(|place| first_topic(header).add(place).write(Topic::UNKNOWN));
         (0..sessions()).for_each(|session| first_waiter(header).add(session).write(Waiter::AWAY));
+        (0..marks()).for_each(|place| first_mark(header).add(place).write(LowWater::UNKNOWN));
         (*header).board = Board::EMPTY;
         (*header).buckets = [const { Bucket::empty() }; BUCKETS];
         (*header).tranche = pg_sys::LWLockNewTrancheId();

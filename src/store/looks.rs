@@ -1,13 +1,12 @@
-//! Looks at the ready and the waiting messages, see `floor.rs` and `bottom.rs`: where they start, and what they leave for
-//! the next. A cache: where it cannot be had, every look starts at the beginning and is right.
+//! Looks at the ready and the waiting messages, see `floor.rs`: where they start, and what they leave for the next. A
+//! cache: where it cannot be had, every look starts at the beginning and is right.
 
 use super::arrival;
 use super::cache::{Range, Shared};
+use super::catalog;
 use super::installation::{self, key};
 use super::transaction::{self, Left};
 use super::value::{Text, Time};
-use super::{catalog, server};
-use crate::bottom::{self, Dive};
 use crate::error::Error;
 use crate::floor::{self, Cost, Look, NEVER, Seen};
 use crate::places::Key;
@@ -19,7 +18,6 @@ pub struct Looking {
     range: Range,
     generation: u64,
     look: Option<Look>,
-    dive: Dive,
     /// Transactions before this one have been open for a while and hold no floor.
     horizon: u32,
 }
@@ -37,7 +35,7 @@ pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Er
 fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
     let installation = installation::current()?;
     let key = installation::key(installation, topic.map(Text::bytes));
-    let nothing = Looking { key, range, generation: 0, look: None, dive: Dive::NONE, horizon: 0 };
+    let nothing = Looking { key, range, generation: 0, look: None, horizon: 0 };
     let Some(shared) = Shared::attached() else { return Ok(nothing) };
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
     let (highest, lowest) = match range {
@@ -49,23 +47,16 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
         Range::Waiting => (now.0, i64::MAX),
     };
     let earlier = transaction::left(key, range).map(|seen| seen.reach);
-    let dives = range == Range::Ready && earlier.is_none() && !server::may_prepare_transactions();
-    let mut looking = shared.locked(|contents| {
+    Ok(shared.locked(|contents| {
         let horizon = contents.mark(now.0);
         match contents.topic_in_use(key, installation, now.0) {
             Some(topic) => {
                 let look = topic.entry(range).look(now.0, highest, lowest, asked).from(earlier.flatten());
-                let dive = if dives { topic.bottom.look(now.0, look.sweep) } else { Dive::NONE };
-                Looking { generation: topic.generation, look: Some(look), dive, horizon, ..nothing }
+                Looking { generation: topic.generation, look: Some(look), horizon, ..nothing }
             }
             None => nothing,
         }
-    });
-    if looking.dive.from.is_some() {
-        let lowest = bottom::lowest(shared.slots_below(installation));
-        looking.dive.bound = Some(lowest.min(highest.saturating_add(1)));
-    }
-    Ok(looking)
+    }))
 }
 
 /// What claims have left behind.
@@ -100,24 +91,7 @@ pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
 impl Looking {
     /// The number or time to start at.
     pub fn start(&self) -> i64 {
-        self.look.map_or(0, |look| self.dive.from.map_or(look.start, |from| from.min(look.start)))
-    }
-
-    /// To be asked once the snapshot is taken: true if all that is ready or leased in it is at [`Looking::start`] or above.
-    pub fn meets_all(&self) -> bool {
-        self.start() <= 0
-            || self.dive.from.is_some()
-                && Shared::attached().is_some_and(|shared| {
-                    shared.locked(|contents| {
-                        let topic = contents.same_topic(self.key, self.generation);
-                        topic.is_some_and(|topic| topic.bottom.is_undisturbed_since(&self.dive))
-                    })
-                })
-    }
-
-    /// Notes the first ready or leased message that was met, and whether any had a key.
-    pub fn has_met(&mut self, first: Option<i64>, keyed: bool) {
-        (self.dive.first, self.dive.keyed) = (first, keyed);
+        self.look.map_or(0, |look| look.start)
     }
 
     /// True if the row's change by transaction `xid` holds the floor: it may roll back, and soon.
@@ -127,22 +101,18 @@ impl Looking {
         self.horizon == 0 || unsafe { !pg_sys::TransactionIdPrecedes(xid, horizon) }
     }
 
-    fn is_sweep(&self) -> bool {
-        self.look.is_some_and(|look| look.sweep)
-    }
-
     /// True if this look starts below the floor, and is to tell what the way has cost.
-    pub fn is_measured(&self) -> bool {
-        self.is_sweep() || self.dive.from.is_some()
+    pub fn is_sweep(&self) -> bool {
+        self.look.is_some_and(|look| look.sweep)
     }
 
     /// Takes down what the walk from the start to the first claimable row has cost.
     pub fn walked(&self, cost: Cost) {
         if let Some(shared) = Shared::attached() {
-            shared.locked(|contents| match contents.topic(self.key) {
-                Some(topic) if self.is_sweep() => topic.entry(self.range).walked(cost),
-                Some(topic) => topic.bottom.walked(cost),
-                None => {}
+            shared.locked(|contents| {
+                if let Some(topic) = contents.topic(self.key) {
+                    topic.entry(self.range).walked(cost);
+                }
             });
         }
     }
@@ -155,13 +125,13 @@ impl Looking {
         let next_end = shared.locked(|contents| {
             let topic = contents.same_topic(self.key, self.generation)?;
             if at_once {
-                topic.keep(self.range, &look, &seen, &self.dive);
+                topic.entry(self.range).keep(&look, &seen);
             }
             Some(topic.entry(self.range).next_end())
         });
         if !at_once {
-            let Looking { key, range, generation, dive, .. } = self;
-            transaction::leave(key, range, Left { generation, look, seen, dive });
+            let Looking { key, range, generation, .. } = self;
+            transaction::leave(key, range, Left { generation, look, seen });
         }
         Time(next_end.unwrap_or(NEVER).min(seen.expiry))
     }

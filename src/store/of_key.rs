@@ -35,7 +35,7 @@ impl Part {
 pub struct Keyed<'a> {
     pub topic: Text<'a>,
     key: Text<'a>,
-    hash: i64,
+    pub hash: i64,
 }
 
 impl<'a> Keyed<'a> {
@@ -81,19 +81,27 @@ pub struct Messages<'s, 't>(&'s mut Scan<'t, Deliveries>, Keyed<'s>);
 
 impl<'t> OfKey<'t> {
     pub fn open(table: &'t Table<Deliveries>, part: Part, snapshot: &'t Latest) -> Result<Self, Error> {
-        Ok(OfKey(Scan::open(table, part.index(), snapshot, 2)?))
+        Ok(OfKey(Scan::open(table, part.index(), snapshot, 3)?))
     }
 
     /// Those younger than number `seq`, the oldest first.
     pub fn younger<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Messages<'s, 't> {
-        self.0.start(younger(keyed, seq));
+        self.0.start(between(keyed.hash, seq.saturating_add(1), i64::MAX));
         Messages(&mut self.0, keyed)
     }
 
-    /// Those older than number `seq`, the youngest first.
-    pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Messages<'s, 't> {
-        self.0.start_backward(older(keyed, seq));
+    /// Those older than number `seq`, the youngest first; `since` is where the key's first may be.
+    pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, since: i64, seq: i64) -> Messages<'s, 't> {
+        self.0.start_backward(between(keyed.hash, since, seq - 1));
         Messages(&mut self.0, keyed)
+    }
+
+    /// Shows those of all keys with that hash, from number `first` to below `end`.
+    pub fn of_hash(&mut self, hash: i64, first: i64, end: i64, show: &mut impl FnMut(RowId, &Delivery<'_>)) {
+        self.0.start(between(hash, first, end - 1));
+        while let Some(found) = self.0.next() {
+            show(found.id, &found.row);
+        }
     }
 }
 
@@ -144,18 +152,18 @@ impl<'t> Now<'t> {
     }
 
     pub fn of_key(table: &'t Table<Deliveries>, part: Part) -> Result<Self, Error> {
-        Now::open(table, part.index(), 2)
+        Now::open(table, part.index(), 3)
     }
 
     /// As [`OfKey::younger`].
     pub fn younger<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Versions<'s, 't> {
-        self.scan.start(younger(keyed, seq));
+        self.scan.start(between(keyed.hash, seq.saturating_add(1), i64::MAX));
         Versions(self, keyed)
     }
 
     /// As [`OfKey::older`].
-    pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Versions<'s, 't> {
-        self.scan.start_backward(older(keyed, seq));
+    pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, since: i64, seq: i64) -> Versions<'s, 't> {
+        self.scan.start_backward(between(keyed.hash, since, seq - 1));
         Versions(self, keyed)
     }
 
@@ -229,14 +237,11 @@ pub fn parked_keys(
     Ok(keys)
 }
 
-fn younger(keyed: Keyed<'_>, seq: i64) -> [Key; 2] {
-    [of(keyed), Key::new(2, pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT, &seq)]
-}
-
-fn older(keyed: Keyed<'_>, seq: i64) -> [Key; 2] {
-    [of(keyed), Key::new(2, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &seq)]
-}
-
-fn of(keyed: Keyed<'_>) -> Key {
-    Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &keyed.hash)
+/// Messages with a key of that hash, numbered from `first` to `last`.
+fn between(hash: i64, first: i64, last: i64) -> [Key; 3] {
+    [
+        Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &hash),
+        Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &first),
+        Key::new(2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT8LE, &last),
+    ]
 }

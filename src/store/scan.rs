@@ -1,6 +1,8 @@
 //! Rows in index order, with a fresh snapshot.
 
 use super::catalog::{self, Object};
+use super::lookup::ById;
+use super::low_water;
 use super::record::{Deliveries, Delivery, Fields, Read, Rights};
 use super::snapshot::Latest;
 use super::table::{RowId, Table};
@@ -146,6 +148,11 @@ impl<'t, R: Read> Scan<'t, R> {
         }
     }
 
+    /// What holds the row that the scan is at.
+    pub(super) fn slot(&self) -> *mut pg_sys::TupleTableSlot {
+        self.slot
+    }
+
     /// The row that the scan is at.
     pub(super) fn found(&self) -> Found<'_, R> {
         // SAFETY: called only after `next` has found a row, which the slot still holds.
@@ -222,8 +229,8 @@ impl<'t> Scan<'t, Deliveries> {
         unsafe { (*self.scan).kill_prior_tuple }
     }
 
-    /// Deliveries of `topic` that are ready or leased, or all deliveries, in arrival order from number `start` on.
-    pub fn in_order(
+    /// Deliveries of `topic` that are ready or leased, or all deliveries, in index order from number `start` on.
+    fn above_mark(
         table: &'t Table<Deliveries>,
         snapshot: &'t Latest,
         topic: Option<Text<'_>>,
@@ -273,6 +280,38 @@ impl<'t> Scan<'t, Deliveries> {
                 scan.start([from(1), to(1)]);
                 Ok(scan)
             }
+        }
+    }
+}
+
+/// Deliveries that are ready or leased, in arrival order: the survivors below the low-water mark, then the index. Of all
+/// topics it brings others too.
+pub struct InOrder<'t> {
+    survivors: std::vec::IntoIter<(i64, RowId)>,
+    by_id: ById<'t, Deliveries>,
+    above: Scan<'t, Deliveries>,
+}
+
+impl<'t> InOrder<'t> {
+    /// Those of `topic`, or of all, from number `start` on.
+    pub fn from(
+        table: &'t Table<Deliveries>,
+        snapshot: &'t Latest,
+        topic: Option<Text<'_>>,
+        start: i64,
+    ) -> Result<Self, Error> {
+        let known = low_water::known()?;
+        Ok(InOrder {
+            survivors: known.ready_survivors(table, snapshot, topic, start)?.into_iter(),
+            by_id: ById::open(table, snapshot),
+            above: Scan::above_mark(table, snapshot, topic, start.max(known.mark))?,
+        })
+    }
+
+    pub fn next(&mut self) -> Option<Found<'_, Deliveries>> {
+        match self.survivors.next() {
+            Some((_, id)) => self.by_id.find(id), // the same snapshot has found it before
+            None => self.above.next(),
         }
     }
 }

@@ -5,7 +5,6 @@ use crate::floor::Cost;
 use crate::formats;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::pg_sys;
-use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -62,20 +61,6 @@ fn pages_touched() -> i64 {
 /// Lets a pending cancel or shutdown end the call.
 pub fn check_for_interrupts() {
     pg_sys::check_for_interrupts!();
-}
-
-/// True if this server has room for prepared transactions.
-pub fn may_prepare_transactions() -> bool {
-    thread_local! { static MAY: OnceCell<bool> = const { OnceCell::new() } }
-    MAY.with(|may| {
-        *may.get_or_init(|| {
-            // SAFETY: reads a setting that every server has and that is fixed while it runs; the answer is a C string.
-            let room = unsafe {
-                CStr::from_ptr(pg_sys::GetConfigOption(c"max_prepared_transactions".as_ptr(), false, false))
-            };
-            room != c"0"
-        })
-    })
 }
 
 /// Waits until another transaction is over. A deadlock with it is detected.

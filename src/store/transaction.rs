@@ -3,10 +3,8 @@
 
 use super::cache::{Range, Shared};
 use super::installation::{self, key};
-use super::record::{Delivery, Place};
 use super::value::{Text, Time};
 use super::{listeners, server, waiting};
-use crate::bottom::Dive;
 use crate::error::Error;
 use crate::floor::{self, IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::places::Key;
@@ -17,7 +15,7 @@ use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What a transaction has to tell when it ends.
 #[derive(Default)]
-struct Pending {
+pub(super) struct Pending {
     /// When the first of it was noted; 0: nothing noted.
     since: i64,
     installation: u64,
@@ -33,7 +31,6 @@ pub(super) struct Left {
     pub generation: u64,
     pub look: Look,
     pub seen: Seen,
-    pub dive: Dive,
 }
 
 impl Left {
@@ -43,7 +40,7 @@ impl Left {
             reach: self.seen.reach.into_iter().chain(earlier.seen.reach).min(),
             expiry: self.seen.expiry.min(earlier.seen.expiry),
         };
-        Left { look: earlier.look.and(&self.look), seen, dive: self.dive.void(), ..self }
+        Left { look: earlier.look.and(&self.look), seen, ..self }
     }
 }
 
@@ -141,30 +138,6 @@ pub fn numbered(first: i64) {
     }
 }
 
-/// The transaction is about to put a message, as it is in `row`, among the ready ones. Of interest if it has a key and is
-/// not there already.
-pub fn will_put_back(row: &Delivery<'_>) -> Result<(), Error> {
-    if row.key.is_none() || row.place == Place::Ready {
-        return Ok(());
-    }
-    let (installation, seq) = (installation::current()?, row.seq);
-    let Some(shared) = Shared::attached() else { return Ok(()) };
-    if let Some(slot) = shared.own_slot() {
-        note(|_| ());
-        slot.installation.store(installation, SeqCst);
-        let back = slot.back.load(SeqCst);
-        slot.back.store(if back == IDLE { seq } else { back.min(seq) }, SeqCst);
-    }
-    shared.locked(|contents| {
-        for key in [key(installation, Some(row.topic.bytes())), key(installation, None)] {
-            if let Some(topic) = contents.topic(key) {
-                topic.bottom.disturb(seq);
-            }
-        }
-    });
-    Ok(())
-}
-
 /// Once committed, new messages of `topic` can be claimed.
 pub fn will_arrive(topic: Text<'_>) -> Result<(), Error> {
     tell_of(topic, News { ready: true, ..News::NONE })
@@ -236,7 +209,7 @@ pub(super) fn listen() {
     }
 }
 
-fn note(what: impl FnOnce(&mut Pending)) {
+pub(super) fn note(what: impl FnOnce(&mut Pending)) {
     listen();
     PENDING.with_borrow_mut(|pending| {
         if pending.since == 0 {
@@ -347,7 +320,7 @@ impl Pending {
         shared.locked(|contents| {
             for (&(key, range), left) in &self.looks {
                 if let Some(topic) = contents.same_topic(key, left.generation) {
-                    topic.keep(range, &left.look, &left.seen, &left.dive);
+                    topic.entry(range).keep(&left.look, &left.seen);
                 }
             }
             let mut tell = |key: Key, news: &News| {

@@ -1,0 +1,3 @@
+//! Rules that need no server: no pgrx here.
+
+pub mod low_water;
