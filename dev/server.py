@@ -233,8 +233,7 @@ class Server:
     @property
     def env(self):
         """A complete environment in which libpq programs reach this server."""
-        # RUST_BACKTRACE would put stack traces into the DETAIL of errors
-        kept = {k: v for k, v in self.environment.items() if k not in (*LIBPQ, "RUST_BACKTRACE")}
+        kept = {k: v for k, v in self.environment.items() if k not in LIBPQ}
         here = {"PGHOST": self.socket or "", "PGPORT": str(self.port)}
         return {**kept, **here, "PGUSER": "postgres", "PGDATABASE": "postgres"}
 

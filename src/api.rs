@@ -5,16 +5,29 @@
 //! Every error is an ErrorReport, by value: the only type in which pgrx keeps a SQLSTATE.
 #![allow(clippy::result_large_err)]
 
+use crate::error::Error;
+use crate::store::passing::passing;
 use crate::store::procedure::Call;
 use crate::store::rights;
 use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
-use crate::store::server::writing;
+use crate::store::server;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
 use crate::{access, append, claim, cloudevent, dead_letter, inbox, purge, settle, stats, status, topic};
 use pgrx::Uuid;
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::CStr;
+
+/// A call that reads.
+fn reading<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, ErrorReport> {
+    passing(call).map_err(ErrorReport::from)
+}
+
+/// A call that writes, and is refused where that is not allowed, before anything is touched.
+fn writing<T>(function: &'static CStr, call: impl FnOnce() -> Result<T, Error>) -> Result<T, ErrorReport> {
+    reading(|| server::may_write(function).and_then(|()| call()))
+}
 
 fn sql_uuid(id: uuid::Uuid) -> Uuid {
     Uuid::from_bytes(id.into_bytes())
@@ -30,9 +43,10 @@ fn append(
     key: Option<Text<'_>>,
     headers: Option<Json<'_>>,
 ) -> Result<Uuid, ErrorReport> {
-    writing(c"outbox.append()");
-    let draft = append::Draft { kind: r#type, payload, id: id.map(uuid), available_at, key, headers };
-    Ok(sql_uuid(append::append(topic, draft)?))
+    writing(c"outbox.append()", || {
+        let draft = append::Draft { kind: r#type, payload, id: id.map(uuid), available_at, key, headers };
+        Ok(sql_uuid(append::append(topic, draft)?))
+    })
 }
 
 #[pg_extern(sql = false)]
@@ -40,9 +54,10 @@ fn append_batch(
     topic: Option<Text<'_>>,
     messages: Option<Json<'_>>,
 ) -> Result<SetOfIterator<'static, Uuid>, ErrorReport> {
-    writing(c"outbox.append_batch()");
-    let ids = append::append_batch(topic, messages)?;
-    Ok(SetOfIterator::new(ids.into_iter().map(sql_uuid)))
+    writing(c"outbox.append_batch()", || {
+        let ids = append::append_batch(topic, messages)?;
+        Ok(SetOfIterator::new(ids.into_iter().map(sql_uuid)))
+    })
 }
 
 #[pg_extern(sql = false)]
@@ -54,20 +69,19 @@ fn claim<'fcx>(
     wait_seconds: Option<i32>,
     caller: Caller<'fcx>,
 ) -> Result<ClaimedRows<'fcx>, ErrorReport> {
-    writing(c"outbox.claim()");
-    Ok(claim::claim(claim::Request { owner, topic, batch_size, lease_seconds, wait_seconds }, caller)?)
+    writing(c"outbox.claim()", || {
+        claim::claim(claim::Request { owner, topic, batch_size, lease_seconds, wait_seconds }, caller)
+    })
 }
 
 #[pg_extern(sql = false)]
 fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) -> Result<(), ErrorReport> {
-    writing(c"outbox.wait()");
-    Ok(claim::wait(topic, wait_seconds, call)?)
+    writing(c"outbox.wait()", || claim::wait(topic, wait_seconds, call))
 }
 
 #[pg_extern(sql = false)]
 fn complete(token: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.complete()");
-    Ok(settle::complete(token.map(uuid))?)
+    writing(c"outbox.complete()", || settle::complete(token.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
@@ -75,8 +89,7 @@ fn complete_batch<'fcx>(
     tokens: Option<UuidArray>,
     caller: Caller<'fcx>,
 ) -> Result<AnswerRows<'fcx>, ErrorReport> {
-    writing(c"outbox.complete_batch()");
-    Ok(settle::complete_batch(tokens, caller)?)
+    writing(c"outbox.complete_batch()", || settle::complete_batch(tokens, caller))
 }
 
 #[pg_extern(sql = false)]
@@ -85,38 +98,32 @@ fn fail(
     error: Option<Text<'_>>,
     retry_at: Option<Time>,
 ) -> Result<Option<String>, ErrorReport> {
-    writing(c"outbox.fail()");
-    Ok(settle::fail(token.map(uuid), error, retry_at)?.map(String::from))
+    writing(c"outbox.fail()", || Ok(settle::fail(token.map(uuid), error, retry_at)?.map(String::from)))
 }
 
 #[pg_extern(sql = false)]
 fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.abandon()");
-    Ok(settle::abandon(token.map(uuid), error)?)
+    writing(c"outbox.abandon()", || settle::abandon(token.map(uuid), error))
 }
 
 #[pg_extern(sql = false)]
 fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, ErrorReport> {
-    writing(c"outbox.extend()");
-    Ok(settle::extend(token.map(uuid), lease_seconds)?)
+    writing(c"outbox.extend()", || settle::extend(token.map(uuid), lease_seconds))
 }
 
 #[pg_extern(sql = false)]
 fn release(token: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.release()");
-    Ok(settle::release(token.map(uuid))?)
+    writing(c"outbox.release()", || settle::release(token.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.consume_once()");
-    Ok(inbox::consume_once(consumer, message_id.map(uuid))?)
+    writing(c"outbox.consume_once()", || inbox::consume_once(consumer, message_id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn retry_dead(id: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.retry_dead()");
-    Ok(dead_letter::retry_dead(id.map(uuid))?)
+    writing(c"outbox.retry_dead()", || dead_letter::retry_dead(id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
@@ -126,63 +133,56 @@ fn redrive(
     max_messages: Option<i32>,
     dry_run: Option<bool>,
 ) -> Result<i64, ErrorReport> {
-    writing(c"outbox.redrive()");
-    Ok(dead_letter::redrive(topic, r#type, max_messages, dry_run)?)
+    writing(c"outbox.redrive()", || dead_letter::redrive(topic, r#type, max_messages, dry_run))
 }
 
 #[pg_extern(sql = false)]
 fn pause(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.pause()");
-    Ok(topic::pause(topic)?)
+    writing(c"outbox.pause()", || topic::pause(topic))
 }
 
 #[pg_extern(sql = false)]
 fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.resume()");
-    Ok(topic::resume(topic)?)
+    writing(c"outbox.resume()", || topic::resume(topic))
 }
 
 #[pg_extern(sql = false)]
 fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.set_topic()");
-    Ok(topic::set_topic(topic, settings)?)
+    writing(c"outbox.set_topic()", || topic::set_topic(topic, settings))
 }
 
 #[pg_extern(sql = false)]
 fn cloudevent(id: Option<Uuid>) -> Result<Option<Json<'static>>, ErrorReport> {
-    Ok(cloudevent::cloudevent(id.map(uuid))?)
+    reading(|| cloudevent::cloudevent(id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.grant_access()");
-    Ok(access::grant_access(role_name, capability)?)
+    writing(c"outbox.grant_access()", || access::grant_access(role_name, capability))
 }
 
 #[pg_extern(sql = false)]
 fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.revoke_access()");
-    Ok(access::revoke_access(role_name, capability)?)
+    writing(c"outbox.revoke_access()", || access::revoke_access(role_name, capability))
 }
 
 /// A trigger; what it answers means nothing.
 #[pg_extern(sql = false)]
 fn apply_access() -> Result<(), ErrorReport> {
-    Ok(rights::apply()?)
+    reading(rights::apply)
 }
 
 #[pg_extern(sql = false)]
 fn read_stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, ErrorReport> {
-    Ok(stats::stats(caller)?)
+    reading(|| stats::stats(caller))
 }
 
 #[pg_extern(sql = false)]
 fn read_status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, ErrorReport> {
-    Ok(status::status(caller)?)
+    reading(|| status::status(caller))
 }
 
 #[pg_extern(sql = false)]
 fn purge(max_messages: Option<i32>) -> Result<i64, ErrorReport> {
-    writing(c"outbox.purge()");
-    Ok(purge::purge(max_messages)?.messages)
+    writing(c"outbox.purge()", || Ok(purge::purge(max_messages)?.messages))
 }

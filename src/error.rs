@@ -3,6 +3,7 @@
 use crate::argument::{ARRAY_ELEMENTS, Fault, NAME_BYTES};
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
+use std::ffi::CStr;
 
 #[derive(Debug)]
 pub enum Error {
@@ -17,6 +18,8 @@ pub enum Error {
     /// The current user has no right to this topic, or to all topics.
     Denied(&'static str, Option<String>),
     NoRole(String),
+    /// A function that writes was called where nothing may be written; true: during recovery.
+    ReadOnly(&'static CStr, bool),
     /// Text that is no uuid, and not even ASCII.
     MalformedUuid,
 }
@@ -81,17 +84,19 @@ impl Report {
                 let report = Report::of(*error);
                 Report { message: format!("message {element}: {}", report.message), ..report }
             }
-            Error::Version(installed) => Report::new(
+            Error::Version(Some(version)) if version != env!("CARGO_PKG_VERSION") => Report::new(
                 Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                match installed {
-                    Some(version) => format!(
-                        "library version {} does not match version {version} of the installed extension \"outbox\"",
-                        env!("CARGO_PKG_VERSION")
-                    ),
-                    None => "extension \"outbox\" is not completely installed".into(),
-                },
+                format!(
+                    "library version {} does not match version {version} of the installed extension \"outbox\"",
+                    env!("CARGO_PKG_VERSION")
+                ),
             )
             .hint("Run ALTER EXTENSION outbox UPDATE and connect again."),
+            Error::Version(_) => Report::new(
+                Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "extension \"outbox\" is not completely installed".into(),
+            )
+            .hint("Some of its objects were dropped: restore a backup, or make them again."),
             Error::NoSet => Report::new(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "set-valued function called in context that cannot accept a set".into(),
@@ -107,6 +112,15 @@ impl Report {
             Error::NoRole(name) => {
                 Report::new(Code::ERRCODE_UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
             }
+            Error::ReadOnly(function, standby) => Report::new(
+                Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+                format!(
+                    "cannot execute {} {}",
+                    function.to_string_lossy(),
+                    if standby { "during recovery" } else { "in a read-only transaction" }
+                ),
+            )
+            .hint("It writes although SELECT calls it: send it to the primary, in a transaction that may write."),
             Error::MalformedUuid => Report::new(
                 Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
                 "invalid input syntax for type uuid".into(),

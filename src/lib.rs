@@ -70,6 +70,7 @@ extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["v
 
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    store::passing::without_backtraces();
     settings::register();
     worker::register();
 }

@@ -6,7 +6,7 @@ use crate::store::rows::{Caller, StatusRows};
 use crate::store::snapshot::Latest;
 use crate::store::survey::{Survey, Tables};
 use crate::store::value::{Text, Time};
-use crate::store::{cache, catalog, server, totals};
+use crate::store::{cache, catalog, process, server, totals};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
@@ -17,9 +17,13 @@ pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
     let mut rows = caller.status_rows()?;
     let installed = catalog::installed_version().unwrap_or_default();
     let library = env!("CARGO_PKG_VERSION");
-    let fits = installed == library;
+    let fits = catalog::catalog().is_ok();
     let detail = if fits {
         format!("{library}, library and extension")
+    } else if installed == library {
+        format!(
+            "{library}, library and extension, but some of its objects were dropped: restore a backup, or make them again"
+        )
     } else {
         format!("library {library}, extension {installed}: run ALTER EXTENSION outbox UPDATE")
     };
@@ -41,8 +45,9 @@ fn further(rows: &mut StatusRows<'_>) -> Result<(), Error> {
         oldest.map_or_else(null, |(due, _)| due.into()),
         oldest.map_or_else(DatumWithOid::null::<Text>, |(_, topic)| topic.into()),
         (cache::is_attached() && totals::is_attached()).into(),
+        launcher().map_or_else(DatumWithOid::null::<i32>, Into::into),
     ];
-    // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
+    // A database error unwinds as it is; what else pgrx can answer here cannot happen.
     Spi::connect(|client| {
         for row in client.select(STATUS, None, &arguments).into_iter().flatten() {
             if let (Ok(Some(name)), Ok(Some(ok)), Ok(Some(detail))) = (row.get(1), row.get(2), row.get(3)) {
@@ -51,6 +56,15 @@ fn further(rows: &mut StatusRows<'_>) -> Result<(), Error> {
         }
     });
     Ok(())
+}
+
+/// The launcher's process.
+fn launcher() -> Option<i32> {
+    Spi::connect(|client| {
+        let processes = client.select("SELECT pid FROM pg_stat_activity", None, &[]).into_iter().flatten();
+        let mut pids = processes.filter_map(|row| row.get(1).unwrap_or_default());
+        pids.find(|pid| process::is_background_worker(*pid, c"outbox launcher"))
+    })
 }
 
 /// Since when the oldest ready message is due, and its topic.

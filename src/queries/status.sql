@@ -1,5 +1,6 @@
 -- $1 preloaded, $2 seconds between background purges, $3 whether they visit this database, $4 when a purge last found
--- nothing left, $5 since when the oldest ready message is due, $6 its topic, $7 whether there is shared memory.
+-- nothing left, $5 since when the oldest ready message is due, $6 its topic, $7 whether there is shared memory, $8 the
+-- launcher's process.
 -- One row per check.
 WITH now AS MATERIALIZED (
     SELECT clock_timestamp() AS clock, pg_postmaster_start_time() AS start, pg_is_in_recovery() AS standby,
@@ -54,15 +55,14 @@ SELECT 'shared memory', $7,
        CASE WHEN $7 THEN 'attached'
             ELSE 'none left, so claims start at the beginning, those that wait poll, and nothing is counted: preload the library or restart' END
 UNION ALL
-SELECT 'worker', standby OR $2 = 0 OR (visited AND launcher IS NOT NULL),
+SELECT 'worker', standby OR $2 = 0 OR (visited AND $8 IS NOT NULL),
        CASE WHEN standby THEN 'starts when this standby is promoted'
             WHEN $2 = 0 THEN 'off: outbox.purge_interval_seconds is 0'
             WHEN NOT $1 THEN 'none without shared_preload_libraries'
-            WHEN launcher IS NULL THEN 'the launcher does not run: see the server log'
+            WHEN $8 IS NULL THEN 'the launcher does not run: see the server log'
             WHEN NOT $3 THEN 'does not visit this database: add it to outbox.databases'
-            ELSE format('launched by process %s every %s s', launcher, $2) END
+            ELSE format('launched by process %s every %s s', $8, $2) END
   FROM now
-  LEFT JOIN LATERAL (SELECT pid AS launcher FROM pg_stat_activity WHERE backend_type = 'outbox launcher' LIMIT 1) AS l ON true
 UNION ALL
 SELECT 'last purge', standby OR clock - at < patience,
        CASE WHEN standby THEN 'on the primary'
@@ -88,7 +88,9 @@ SELECT 'access', roles IS NULL,
   FROM (SELECT string_agg(DISTINCT role, ', ' ORDER BY role) AS roles FROM outbox.access WHERE number IS NULL) AS missing
 UNION ALL
 SELECT 'xmin horizon', holder IS NULL OR short,
-       CASE WHEN holder IS NULL THEN 'not held'
+       CASE WHEN holder IS NULL AND NOT pg_has_role('pg_read_all_stats', 'USAGE')
+            THEN format('not held by a prepared transaction or slot; GRANT pg_read_all_stats TO %I to see sessions, too', current_user)
+            WHEN holder IS NULL THEN 'not held'
             ELSE format('held by %s for %s%s transactions', holder, trunc(extract(epoch FROM clock - since)) || ' s and ', age) END
        || CASE WHEN NOT short THEN format(': tables grow meanwhile. To end it: %s', cure) ELSE '' END
   FROM now

@@ -4,7 +4,7 @@
 //! access methods called directly 155-245 thousand; an append of 100 messages is 1.7 times as fast.
 //!
 //! Rules that every file here keeps:
-//! - Direct access bypasses privileges: EXECUTE on the SQL function is the gate, and [`server::writing`] refuses
+//! - Direct access bypasses privileges: EXECUTE on the SQL function is the gate, and [`server::may_write`] refuses
 //!   read-only transactions and standbys before anything is touched.
 //! - Whatever indexes a table has are maintained, ours or not.
 //! - A PostgreSQL error unwinds as a Rust panic. Guards then do nothing: the transaction's abort frees what the
@@ -24,6 +24,7 @@ pub mod looks;
 pub mod lookup;
 pub mod low_water;
 pub mod of_key;
+pub mod passing;
 pub mod procedure;
 pub mod process;
 mod range;

@@ -134,6 +134,15 @@ pub fn databases() -> Vec<Database> {
     found
 }
 
+/// True if that process is a background worker of that kind, whoever asks: pg_stat_activity tells it only to some.
+pub fn is_background_worker(pid: i32, kind: &CStr) -> bool {
+    // SAFETY: reads shared memory; the answer is a C string or null.
+    unsafe {
+        let found = pg_sys::GetBackgroundWorkerTypeByPid(pid);
+        !found.is_null() && CStr::from_ptr(found) == kind
+    }
+}
+
 /// Runs the library's function `main` in a process of its own, with `database` as argument, and waits for its end.
 /// False if the server has no free slot for it.
 pub fn run_and_wait(name: &str, main: &str, database: &Database) -> bool {

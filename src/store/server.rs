@@ -1,6 +1,7 @@
 //! The server around a call: may it write, what time is it, wait a little, be interrupted.
 
 use super::value::Time;
+use crate::error::Error;
 use crate::floor::Cost;
 use crate::formats;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
@@ -9,14 +10,20 @@ use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Refuses (25006) a read-only transaction and a standby, before anything is touched.
-pub fn writing(function: &'static CStr) {
-    // SAFETY: the checks only read session state; the name is a C string.
+/// Refuses a read-only transaction and a standby, and parallel workers.
+///
+/// # Errors
+/// [`Error::ReadOnly`].
+pub fn may_write(function: &'static CStr) -> Result<(), Error> {
+    // SAFETY: reads session state; the name is a C string.
     unsafe {
-        pg_sys::PreventCommandIfReadOnly(function.as_ptr());
+        let standby = pg_sys::RecoveryInProgress();
+        if standby || pg_sys::XactReadOnly {
+            return Err(Error::ReadOnly(function, standby && !pg_sys::XactReadOnly));
+        }
         pg_sys::PreventCommandIfParallelMode(function.as_ptr());
-        pg_sys::PreventCommandDuringRecovery(function.as_ptr());
     }
+    Ok(())
 }
 
 /// The server's clock at this moment, as `clock_timestamp()`.

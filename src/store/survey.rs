@@ -104,6 +104,7 @@ impl<'t> Survey<'t> {
     pub fn topics(&mut self) -> Result<Vec<Text<'static>>, Error> {
         let mut topics = self.ready.topics()?;
         topics.extend(self.waiting.topics()?);
+        topics.extend(self.parked.topics()?);
         topics.extend(self.dead.topics()?);
         topics.sort_by_key(|topic| topic.bytes());
         topics.dedup_by_key(|topic| topic.bytes());
@@ -229,15 +230,19 @@ impl<'t> Survey<'t> {
         let passed = looks::passed(topic, true)?;
         let (ahead, behind) = self.limits(&passed);
         let mut seen = Seen::new(self.now, (self.max_attempts)(&rules));
-        for (index, from, to) in
-            [(Index::Ready, passed.number, END), (Index::Waiting, passed.due, self.now.0)]
-        {
+        for (index, from, to) in [
+            (Index::Ready, passed.number, END),
+            (Index::Parked, BEGINNING, END),
+            (Index::Waiting, passed.due, self.now.0),
+        ] {
             let before = seen.stock.ready;
             let range = self.range(index);
-            range.walk(topic, (BEGINNING, from - 1), Direction::Backward, behind, |row| {
-                seen.count(&row.read());
-                ControlFlow::Continue(())
-            });
+            if from > BEGINNING {
+                range.walk(topic, (BEGINNING, from - 1), Direction::Backward, behind, |row| {
+                    seen.count(&row.read());
+                    ControlFlow::Continue(())
+                });
+            }
             if seen.stock.ready > before {
                 continue; // older than all ahead
             }
@@ -312,8 +317,7 @@ impl Seen {
             (Place::Waiting, Some(due)) => {
                 self.longest_due = Some(self.longest_due.map_or(due, |other| other.min(due)));
             }
-            // One before a parked message is older.
-            (Place::Ready, due) if self.first.is_none_or(|(seq, _)| row.seq < seq) => {
+            (Place::Ready | Place::Parked, due) if self.first.is_none_or(|(seq, _)| row.seq < seq) => {
                 self.first = Some((row.seq, due));
             }
             _ => {}

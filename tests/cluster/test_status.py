@@ -25,6 +25,35 @@ def launcher(db):
     return one(db, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'outbox launcher'")
 
 
+def test_an_owner_who_is_no_superuser(server, database, db):
+    """He does not see whose the other processes are: what he cannot know, status does not deny."""
+    until(lambda: check(db, "last purge")[1].startswith("finished"))
+    db.execute("CREATE ROLE owner")
+    db.execute("CREATE ROLE seller")
+    db.execute(
+        """DO $$ DECLARE o record; BEGIN
+             FOR o IN SELECT format('ROUTINE %s', oid::regprocedure) AS it FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
+                      UNION ALL SELECT format('TABLE %s', oid::regclass) FROM pg_class
+                       WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v', 'S')
+                      UNION ALL SELECT 'TYPE outbox.claimed' UNION ALL SELECT 'SCHEMA outbox' LOOP
+               EXECUTE format('ALTER %s OWNER TO owner', o.it);
+             END LOOP; END $$"""
+    )
+    assert str(launcher(db)) in check(db, "worker")[1]
+    ok, detail = check(db, "xmin horizon")
+    assert ok and "pg_read_all_stats" in detail
+    assert all(ok for ok, in db.execute("SELECT ok FROM outbox.status"))
+    with db.transaction(force_rollback=True):
+        db.execute("SET LOCAL ROLE owner")
+        db.execute("SELECT outbox.grant_access('seller', 'producer:orders')")
+        db.execute("SET LOCAL ROLE seller")
+        append(db)
+    db.execute("GRANT pg_read_all_stats TO owner")
+    until(lambda: check(db, "xmin horizon") == (True, "not held"))
+    db.execute("REASSIGN OWNED BY owner TO postgres")
+    db.execute("DROP ROLE owner, seller")
+
+
 def test_the_background_purge_is_off_or_visits_other_databases(server, database):
     try:
         server.reload(**{"outbox.purge_interval_seconds": 0})

@@ -285,3 +285,38 @@ SELECT name, outbox.complete(token), outbox.fail(token, 'e', now()), outbox.aban
 SELECT pg_temp.stored() = :'stored' AS unchanged;
 SELECT outbox.complete(:'current_token');
 SELECT pg_temp.stored() = :'stored' AS unchanged;
+
+-- A database error that passes through keeps all its fields, also through two of our functions and what is between.
+CREATE FUNCTION pg_temp.told(statement text) RETURNS TABLE (field text, told text) LANGUAGE plpgsql AS $$
+DECLARE
+  a text; b text; c text; d text; e text; f text; g text; h text; i text; j text;
+BEGIN
+  EXECUTE statement;
+EXCEPTION WHEN OTHERS THEN
+  GET STACKED DIAGNOSTICS a = RETURNED_SQLSTATE, b = MESSAGE_TEXT, c = PG_EXCEPTION_DETAIL, d = PG_EXCEPTION_HINT, e = SCHEMA_NAME,
+    f = TABLE_NAME, g = COLUMN_NAME, h = CONSTRAINT_NAME, i = PG_DATATYPE_NAME, j = PG_EXCEPTION_CONTEXT;
+  RETURN QUERY SELECT * FROM (VALUES ('state', a), ('message', b), ('detail', c), ('hint', d), ('schema', e), ('table', f), ('column', g),
+    ('constraint', h), ('type', i), ('context', regexp_replace(j, '\s+|pg_temp_\d+\.', ' ', 'g'))) AS v (name, value) WHERE value <> '';
+END $$;
+CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.topic = 'nested' THEN
+    PERFORM outbox.pause('inner');
+  END IF;
+  IF NEW.topic = 'inner' THEN
+    RAISE EXCEPTION USING ERRCODE = 'XY123', MESSAGE = 'refused', DETAIL = 'by a trigger', HINT = 'none', SCHEMA = 's', TABLE = 't',
+      COLUMN = 'c', CONSTRAINT = 'n', DATATYPE = 'd';
+  END IF;
+  RETURN NEW;
+END $$;
+BEGIN;
+ALTER TABLE outbox.topic ADD CONSTRAINT topic_is_short CHECK (length(topic) < 20);
+CREATE TRIGGER refuse BEFORE INSERT ON outbox.topic FOR EACH ROW EXECUTE FUNCTION pg_temp.refuse();
+SELECT * FROM pg_temp.told($$SELECT outbox.pause('a topic that is too long')$$);
+SELECT * FROM pg_temp.told($$SELECT outbox.pause('inner')$$);
+SELECT * FROM pg_temp.told($$SELECT outbox.pause('nested')$$);
+-- Nothing of it clings to what comes next.
+SELECT * FROM pg_temp.told($$SELECT outbox.pause(NULL)$$);
+SELECT * FROM pg_temp.told($$SELECT outbox.pause('inner')$$) WHERE field IN ('state', 'table');
+SELECT outbox.pause('fine');
+ROLLBACK;

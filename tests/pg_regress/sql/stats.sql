@@ -40,6 +40,20 @@ SELECT topic, oldest_ready_seconds BETWEEN 100 AND 130 AS about_100 FROM outbox.
 SELECT count(*) FROM outbox.append('c', 'e', '1', available_at => '2000-01-01');
 SELECT topic, oldest_ready_seconds < 30 AS since_its_append FROM outbox.stats WHERE topic = 'c';
 
+-- Also if all that is ready is parked behind a leased message of its key, or behind nothing at all.
+SELECT count(outbox.append('k', 'e', to_jsonb(n), key => 'one')) FROM generate_series(1, 5) AS n;
+SELECT count(*) FROM outbox.claim('worker', 'k', batch_size => 1);
+SELECT count(*) FROM outbox.claim('worker', 'k');
+UPDATE outbox.envelope SET occurred_at = occurred_at - interval '400 s' WHERE topic = 'k';
+SELECT place, count(*) FROM outbox.delivery WHERE topic = 'k' GROUP BY place ORDER BY place;
+SELECT topic, ready, leased, oldest_ready_seconds BETWEEN 400 AND 430 AS about_400 FROM outbox.stats WHERE topic = 'k';
+SELECT ok, regexp_replace(detail, '\d+ s', '…') FROM outbox.status WHERE name = 'oldest ready';
+DELETE FROM outbox.delivery WHERE topic = 'k' AND place = 'r';
+SELECT topic, ready, leased, oldest_ready_seconds BETWEEN 400 AND 430 AS about_400 FROM outbox.stats WHERE topic = 'k';
+SELECT ok, regexp_replace(detail, '\d+ s', '…') FROM outbox.status WHERE name = 'oldest ready';
+DELETE FROM outbox.delivery WHERE topic = 'k';
+DELETE FROM outbox.envelope WHERE topic = 'k';
+
 -- Totals count what committed; not a stale answer as delivered, and not a repeated one.
 SELECT * FROM totals;
 SELECT outbox.complete(:'token'), outbox.complete(:'token'), outbox.extend(:'token') IS NULL AS stale, outbox.complete(gen_random_uuid());

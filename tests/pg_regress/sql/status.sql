@@ -24,6 +24,15 @@ UPDATE pg_extension SET extversion = '0.0.0' WHERE extname = 'outbox';
 ALTER FUNCTION outbox.append COST 1; -- as an update does, changes a function
 SELECT name, ok, regexp_replace(detail, 'library [0-9.]+', 'library …') FROM outbox.status;
 ROLLBACK;
+-- It is of the same version, but something is missing.
+BEGIN;
+ALTER EXTENSION outbox DROP TABLE outbox.processed;
+DROP TABLE outbox.processed;
+SELECT name, ok, detail FROM outbox.status;
+\set VERBOSITY sqlstate
+SELECT outbox.append('t', 'e', '1');
+\set VERBOSITY default
+ROLLBACK;
 -- In a read-only transaction, too.
 BEGIN READ ONLY;
 SELECT count(*) FROM outbox.status;
