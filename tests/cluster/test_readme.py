@@ -1,4 +1,4 @@
-"""What README.md says is so: its SQL runs, its reference names every function, its settings are the server's."""
+"""What README.md and docs/ say is so: their SQL runs, its reference names every function, its settings are the server's."""
 
 import re
 import subprocess
@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 from server import Server
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-BLOCKS = re.findall(r"^```sql\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+CHECKOUT = Path(__file__).resolve().parents[2]
+README = (CHECKOUT / "README.md").read_text()
+PAGES = sorted((CHECKOUT / "docs").glob("*.md"))
+
+
+def blocks(page):
+    return re.findall(r"^ *```sql\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +22,10 @@ def server():
         yield server
 
 
-def test_every_sql_block_runs_in_order(server):
-    assert len(BLOCKS) > 10
-    script = "\n".join(f"\\echo block {number}\n{block}" for number, block in enumerate(BLOCKS, 1))
+def run(server, statements, database="postgres"):
+    script = "\n".join(f"\\echo block {number}\n{block}" for number, block in enumerate(statements, 1))
     done = subprocess.run(
-        [server.bin("psql"), "-XAt", "-v", "ON_ERROR_STOP=1", "-f", "-"],
+        [server.bin("psql"), "-XAt", "-v", "ON_ERROR_STOP=1", "-d", database, "-f", "-"],
         input=script,
         text=True,
         capture_output=True,
@@ -29,7 +33,37 @@ def test_every_sql_block_runs_in_order(server):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ERROR" not in done.stderr
-    assert f"block {len(BLOCKS)}\n" in done.stdout
+    assert f"block {len(statements)}\n" in done.stdout
+    return done.stdout
+
+
+def test_every_sql_block_runs_in_order(server):
+    assert len(blocks(README)) > 10
+    run(server, blocks(README))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_page_runs_in_order(server, page):
+    """In a database of its own that has the extension and some messages."""
+    server.createdb("page", extension="outbox")
+    try:
+        with server.connect("page", autocommit=True) as connection:
+            connection.execute("SELECT outbox.append('orders', 'evt.orders.placed.v1', '1') FROM generate_series(1, 3)")
+        assert blocks(page.read_text())
+        run(server, blocks(page.read_text()), "page")
+    finally:
+        server.psql("DROP DATABASE page WITH (FORCE)")
+
+
+def test_links_lead_somewhere():
+    for page in [CHECKOUT / "README.md", *PAGES]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
+            file = (page.parent / target).resolve() if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in anchors, f"{page.name}: {target}#{anchor}"
 
 
 def test_every_function_has_its_heading_with_its_arguments(server):
