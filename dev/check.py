@@ -22,7 +22,7 @@ STORE = SOURCE / "store"
 OPERATIONS = {
     "access", "append", "claim", "cloudevent", "settle", "dead_letter", "inbox", "notify", "purge", "stats", "status", "topic",
 }  # fmt: skip
-PURE = {"rules", "floor", "formats", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
+PURE = {"rules", "floor", "formats", "jsonb_text", "places", "waiters", "board", "backoff", "receipt", "token", "argument"}
 MAY_IMPORT = {
     "lib": {"api", "worker", "settings"},
     "api": OPERATIONS | {"store", "error", "argument"},
@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "rules", "floor", "formats", "places", "waiters", "board", "argument"},
+    "store": {"error", "rules", "floor", "formats", "jsonb_text", "places", "waiters", "board", "argument"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }

@@ -17,7 +17,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'append_wrapper';
 
 COMMENT ON FUNCTION outbox.append IS
-'Appends a message in the caller''s transaction and returns its id. An id that is still stored is a duplicate: nothing is written and the same id comes back. available_at in the future delays it; key is its ordering key, headers a JSON object. Errors: 22004, 22023, 54000 (payload too large), 25006.';
+'Appends a message in the caller''s transaction and returns its id. An id that is still stored is a duplicate: nothing is written and the same id comes back. available_at in the future delays it; key is its ordering key, headers a JSON object. Errors: 22004, 22023, 54000 (payload or headers too large, as jsonb or as text), 25006.';
 
 CREATE FUNCTION outbox.append_batch (topic pg_catalog.text, messages pg_catalog.jsonb)
 RETURNS SETOF pg_catalog.uuid

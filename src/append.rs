@@ -84,9 +84,12 @@ fn checked<'a>(draft: Draft<'a>, session: Option<Json<'a>>) -> Result<Message<'a
     if draft.available_at.is_some_and(|time| !time.is_finite()) {
         return Err(Fault::NotFinite("available_at").into());
     }
-    argument::size("payload", payload.size(), limit)?;
+    let size = payload.size(limit);
+    argument::size("payload", size, limit)?;
     if let Some(headers) = draft.headers {
-        argument::size("headers", headers.size(), limit)?;
+        let size_of_headers = headers.size(limit);
+        argument::size("headers", size_of_headers, limit)?;
+        argument::size("payload with headers", size + size_of_headers, argument::MESSAGE_BYTES)?;
         if !headers.is_object() {
             return Err(Fault::NotAnObject("headers").into());
         }

@@ -10,6 +10,9 @@ pub const BATCH_SIZE: std::ops::RangeInclusive<i32> = 1..=500;
 pub const LEASE_SECONDS: std::ops::RangeInclusive<i32> = 1..=43_200;
 /// How long a claim may wait, in seconds.
 pub const WAIT_SECONDS: std::ops::RangeInclusive<i32> = 0..=60;
+/// Payload and headers together. The server sends rows of at most 1 GB: a dump doubles what is in quotes, and another
+/// encoding needs up to three times the bytes.
+pub const MESSAGE_BYTES: usize = 268_435_455;
 /// The times that PostgreSQL can print, in microseconds since 2000-01-01 UTC: 4714-11-24 BC to 294276-12-31.
 pub const TIMES: std::ops::RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
 
@@ -27,7 +30,7 @@ pub enum Fault {
     NotFinite(&'static str),
     Dimensions(&'static str, i32),
     TooManyElements(&'static str, usize),
-    TooLarge(&'static str, usize, i32),
+    TooLarge(&'static str, usize, usize),
     NotAnObject(&'static str),
     NotAnArray(&'static str),
     /// A key, and those that are known.
@@ -122,12 +125,9 @@ pub fn array(argument: &'static str, dimensions: i32, elements: usize) -> Result
     Ok(())
 }
 
-/// A jsonb value of at most `limit` bytes, uncompressed.
-pub fn size(argument: &'static str, bytes: usize, limit: i32) -> Result<(), Fault> {
-    if i64::try_from(bytes).is_ok_and(|bytes| bytes <= i64::from(limit)) {
-        return Ok(());
-    }
-    Err(Fault::TooLarge(argument, bytes, limit))
+/// A jsonb value of at most `limit` bytes, uncompressed and as text.
+pub fn size(argument: &'static str, bytes: usize, limit: usize) -> Result<(), Fault> {
+    if bytes <= limit { Ok(()) } else { Err(Fault::TooLarge(argument, bytes, limit)) }
 }
 
 /// Microseconds since 2000-01-01 UTC of an ISO 8601 date and time with an offset.

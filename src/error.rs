@@ -151,7 +151,7 @@ impl Report {
                 .detail(format!("It has {count}; at most {ARRAY_ELEMENTS} are allowed."))
                 .hint("Split it over several calls."),
             Fault::TooLarge(name, bytes, limit) => Report::too_much(format!("{name} is too large"))
-                .detail(format!("It has {bytes} bytes; outbox.max_payload_bytes allows {limit}."))
+                .detail(format!("It has {bytes} bytes, as jsonb or as text; at most {limit} are allowed."))
                 .hint(
                     "Store large bodies elsewhere and send a reference, or raise outbox.max_payload_bytes.",
                 ),

@@ -19,9 +19,9 @@
 //! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
 //! inbox, topic, purge, stats, status, notify), which never use each other; operations -> batch, keys, store, pure
 //! modules, settings, wake, error; batch -> keys, store, pure modules, settings, error; keys -> store, error; settings ->
-//! store; store -> error, argument, board, floor, formats, places, rules, waiters.
-//! The pure modules (argument, backoff, board, floor, formats, places, receipt, rules, token, waiters) use no pgrx, and
-//! of ours only each other.
+//! store; store -> error, argument, board, floor, formats, jsonb_text, places, rules, waiters.
+//! The pure modules (argument, backoff, board, floor, formats, jsonb_text, places, receipt, rules, token, waiters) use
+//! no pgrx, and of ours only each other.
 
 mod api;
 mod worker;
@@ -52,6 +52,7 @@ mod backoff;
 mod board;
 mod floor;
 mod formats;
+mod jsonb_text;
 mod places;
 mod receipt;
 mod rules;

@@ -76,9 +76,9 @@ pub fn processed_retention_days() -> i32 {
     PROCESSED_RETENTION_DAYS.get()
 }
 
-/// Largest payload or headers, in bytes of uncompressed jsonb.
-pub fn max_payload_bytes() -> i32 {
-    MAX_PAYLOAD_BYTES.get()
+/// Largest payload or headers, in bytes of uncompressed jsonb and of its text.
+pub fn max_payload_bytes() -> usize {
+    MAX_PAYLOAD_BYTES.get().unsigned_abs() as usize
 }
 
 /// The trace that messages of this session belong to.
@@ -174,7 +174,7 @@ pub fn register() {
     );
     int(
         c"outbox.max_payload_bytes",
-        c"Largest payload or headers, as uncompressed jsonb.",
+        c"Largest payload or headers, as uncompressed jsonb and as text.",
         c"",
         &MAX_PAYLOAD_BYTES,
         1024..=268_435_455,

@@ -9,6 +9,8 @@ mod backoff;
 mod board;
 #[path = "../src/formats.rs"]
 mod formats;
+#[path = "../src/jsonb_text.rs"]
+mod jsonb_text;
 #[path = "../src/places.rs"]
 mod places;
 #[path = "../src/receipt.rs"]

@@ -3,15 +3,21 @@
 //! Values are cut out of the binary form as they are, so depth, number range and precision are PostgreSQL's own.
 
 use super::value::{Column, Json};
+use crate::jsonb_text::{text_bound, text_size};
 use pgrx::pg_sys;
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
 impl<'a> Json<'a> {
-    /// Bytes of the value uncompressed, header included.
-    pub fn size(self) -> usize {
+    /// Bytes of the value uncompressed, header included, or of its text if that is more. A text that cannot be longer
+    /// than `limit`, nor than 16 MiB, is not measured.
+    pub fn size(self, limit: usize) -> usize {
         // SAFETY: reads the header of a valid varlena.
-        unsafe { pg_sys::toast_raw_datum_size(self.datum()) }
+        let binary = unsafe { pg_sys::toast_raw_datum_size(self.datum()) };
+        if binary > limit || text_bound(self.bytes()) <= limit.min(1 << 24) {
+            return binary;
+        }
+        binary.max(text_size(self.bytes()))
     }
 
     /// True for a JSON object.

@@ -118,6 +118,12 @@ impl<'a> Json<'a> {
     pub(super) fn as_ptr(self) -> *mut pg_sys::varlena {
         self.0.as_ptr()
     }
+
+    /// The value's bytes, uncompressed.
+    pub(super) fn bytes(self) -> &'a [u8] {
+        // SAFETY: as for a text.
+        unsafe { varlena_bytes(pg_sys::pg_detoast_datum_packed(self.0.as_ptr())) }
+    }
 }
 
 impl Time {

@@ -3,6 +3,7 @@ error; never XX000. Names are judged by the same rules, byte by byte where the b
 """
 
 import json
+import random
 
 import psycopg
 import pytest
@@ -143,3 +144,51 @@ def test_bytes_that_are_no_character_are_cores_own_error(db, encoding):
     with pytest.raises(psycopg.Error) as raised:
         db.execute("SELECT outbox.append(E'a\\xe9', 't', '1')")
     assert raised.value.sqlstate == "22021"
+
+
+def number(chance):
+    digits = "".join(chance.choices("0123456789", k=chance.choice([1, 2, 4, 5, 9, 40])))
+    point = chance.choice(["", ".0", ".", "." + "0" * chance.randint(0, 70)])
+    fraction = point + (str(chance.randint(0, 10**9)) if point else "")
+    exponent = chance.choice([0, 1, 3, -1, chance.randint(-300, 300), chance.choice([16000, -16000, 130000])])
+    return f"{chance.choice(['', '-'])}{int(digits)}{fraction}e{exponent}"
+
+
+def anything(chance, text, depth=4):
+    """Any JSON, as text."""
+    several = range(chance.choice([0, 1, 2, 3, 40]) if depth else 0)
+    string = "".join(chance.choices(text + 'ab"\\/\b\f\n\r\t\x01\x1f\x7f', k=chance.choice([0, 1, 5, 130])))
+    kinds = [
+        lambda: chance.choice(["null", "true", "false"]),
+        lambda: number(chance),
+        lambda: json.dumps(string, ensure_ascii=False),
+        lambda: "[%s]" % ",".join(anything(chance, text, depth - 1) for _ in several),
+        lambda: "{%s}" % ",".join('"k%s%d": %s' % (text, n, anything(chance, text, depth - 1)) for n in several),
+    ]
+    return chance.choice(kinds[: 5 if depth else 3])()
+
+
+def test_the_limit_for_the_text_is_exact(db, text, seed):
+    """Refused by one byte, with the number of them, and stored with one more."""
+    text = "".join(letter for letter in text if letter not in '"\\')
+    chance = random.Random(seed)
+    bodies = [f"[{anything(chance, text)}, 1e120000]" for _ in range(60)]
+    db.execute("""CREATE FUNCTION pg_temp.told(body jsonb, more integer) RETURNS text LANGUAGE plpgsql AS $$
+                  DECLARE told text;
+                  BEGIN
+                    PERFORM set_config('outbox.max_payload_bytes', (octet_length(body::text) + more)::text, true);
+                    PERFORM outbox.append('size', 'type', body);
+                    RETURN 'stored';
+                  EXCEPTION WHEN program_limit_exceeded THEN
+                    GET STACKED DIAGNOSTICS told = PG_EXCEPTION_DETAIL;
+                    RETURN told;
+                  END $$""")
+    wrong = db.execute(
+        """SELECT body, length, refused, stored
+             FROM (SELECT body, octet_length(body::text) AS length, pg_temp.told(body, -1) AS refused,
+                          pg_temp.told(body, 0) AS stored
+                     FROM unnest(%s::jsonb[]) AS body OFFSET 0) AS told
+            WHERE refused NOT LIKE 'It has ' || length || ' bytes, %%' OR stored <> 'stored'""",
+        [bodies],
+    ).fetchall()
+    assert wrong == []

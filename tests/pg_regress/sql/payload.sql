@@ -67,3 +67,37 @@ BEGIN
   END LOOP;
 END $$;
 SELECT claimed.type, claimed.payload = (c).payload AS equal FROM claimed JOIN claimed_row ON (c).type = claimed.type ORDER BY 1;
+
+-- What cannot be sent is refused: the limit holds for the text as well, also where that is not printed to be measured.
+TRUNCATE outbox.envelope, outbox.delivery;
+CREATE FUNCTION pg_temp.try(statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  detail text;
+BEGIN
+  EXECUTE statement;
+  RETURN 'ok';
+EXCEPTION WHEN OTHERS THEN
+  GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+  RETURN SQLSTATE || ' ' || SQLERRM || ': ' || detail;
+END $$;
+CREATE TEMP TABLE numbers AS SELECT n, jsonb_agg('1e131071'::jsonb) AS body FROM unnest('{1,56,100,127,128,8300}'::integer[]) AS n, generate_series(1, n)
+ GROUP BY n;
+SELECT n, pg_column_size(body) AS bytes, pg_temp.try(format($$SELECT outbox.append('size', 'e', body) FROM numbers WHERE n = %s$$, n)) AS append,
+       pg_temp.try(format($$SELECT outbox.append_batch('size', jsonb_build_array(jsonb_build_object('type', 'e', 'payload', body)))
+                              FROM numbers WHERE n = %s$$, n)) AS append_batch,
+       pg_temp.try(format($$SELECT outbox.append('size', 'e', '1', headers => jsonb_build_object('h', body)) FROM numbers WHERE n = %s$$, n)) AS headers
+  FROM numbers ORDER BY n;
+SELECT topic, count(*), max(octet_length(payload::text)) AS payload, max(octet_length(headers::text)) AS headers
+  FROM outbox.claim('worker', 'size') GROUP BY topic;
+-- What is escaped is longer as text, and so are words. 1,024 bytes are allowed, 1,025 are not.
+BEGIN;
+SET LOCAL outbox.max_payload_bytes = 1024;
+SELECT body, pg_temp.try(format($$SELECT outbox.append('size', 'e', (SELECT jsonb_agg(%L::jsonb) FROM generate_series(1, %s)))$$, body, n))
+  FROM (VALUES ('"\u0001"', 102), ('"\u0001"', 103), ('"\n\n"', 128), ('"\n\n"', 129), ('"\\\""', 128), ('"\\\""', 129),
+               ('false', 146), ('false', 147), ('0.0000000001', 73), ('0.0000000001', 74)) AS v (body, n);
+-- Together they must be printable as one row, quoted once more, in another encoding.
+SET LOCAL outbox.max_payload_bytes = 268435455;
+SELECT p, h, pg_temp.try(format($$SELECT outbox.append('size', 'e', (SELECT jsonb_agg('1e131071'::jsonb) FROM generate_series(1, %s)),
+       headers => (SELECT jsonb_build_object('h', jsonb_agg('1e131071'::jsonb)) FROM generate_series(1, %s)))$$, p, h))
+  FROM (VALUES (2047, 0), (2048, 0), (1000, 1000), (1048, 1000), (1000, 1048)) AS v (p, h);
+ROLLBACK;
