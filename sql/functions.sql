@@ -39,7 +39,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'claim_wrapper';
 
 COMMENT ON FUNCTION outbox.claim IS
-'Leases up to batch_size (1-500) ready messages of topic, or of any, to owner for lease_seconds (1-43200), oldest first. Each row''s token is needed to answer. With nothing ready it waits up to wait_seconds (0-60). Never waits for another transaction. Errors: 22004, 22023, 25006.';
+'Leases up to batch_size (1-500) ready messages of topic, or of any, to owner for lease_seconds (1-43200), oldest first. Each row''s token is needed to answer. With nothing ready it waits up to wait_seconds (0-60). Never waits for another transaction. A message that the session''s client_encoding cannot show is failed instead (last_error says why). Errors: 22004, 22023, 25006.';
 
 CREATE PROCEDURE outbox.wait (topic pg_catalog.text DEFAULT NULL, wait_seconds pg_catalog.int4 DEFAULT 60)
 LANGUAGE c

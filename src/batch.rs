@@ -7,19 +7,21 @@ use crate::error::Error;
 use crate::floor::{self, Cost};
 use crate::keys::{self, Ended, Keys, Turn};
 use crate::settings;
+use crate::store::encoding::ToClient;
 use crate::store::looks::Looking;
 use crate::store::lookup::{ById, Lookup};
 use crate::store::low_water;
-use crate::store::record::{Deliveries, Delivery, Envelopes, Place, TopicRow};
+use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place, TopicRow};
 use crate::store::rows::ClaimedRows;
 use crate::store::rules::TopicRules;
 use crate::store::scan::{InOrder, Scan};
 use crate::store::server::{self, Meter};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Outcome, RowId, Table, Wait};
-use crate::store::value::{Text, Time};
+use crate::store::totals::{self, Event};
+use crate::store::value::{Json, Text, Time};
 use crate::store::{transaction, waiting};
-use crate::token;
+use crate::{backoff, token};
 use std::collections::BTreeMap;
 
 /// Due messages that are considered besides as many as may be leased: the oldest among them come first.
@@ -97,6 +99,8 @@ pub struct Filled {
     pub more: bool,
     /// Something was changed, or locked, that is no lease.
     pub changed: bool,
+    /// A message was failed: the client's encoding cannot show it.
+    pub refused: bool,
     /// A keyed message with no attempt left was met that this look could not record as dead.
     pub untidy: bool,
     /// More are due than were looked at, and among those some stand behind others: what was not looked at may not.
@@ -126,6 +130,8 @@ pub struct Batch<'c, 'r, 's> {
     /// What is met may be recorded as dead, or parked; in any case from the first lease on.
     tidies: bool,
     changed: bool,
+    client: Option<ToClient>,
+    refused: bool,
     untidy: bool,
     /// More are due than it looks at.
     cut: bool,
@@ -175,6 +181,8 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             more: false,
             tidies,
             changed: false,
+            client: ToClient::of_session(),
+            refused: false,
             untidy: false,
             cut: false,
             blocked: false,
@@ -312,9 +320,10 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             }
             return Ok(Met::Held);
         };
+        let refusal = self.client.as_ref().and_then(|client| refusal(client, &body.row));
         let mut younger = Vec::new();
-        if let Some(keyed) = keyed.filter(|_| leased.lease.is_some()) {
-            // Leased again: the younger leases of its key go back with it.
+        if let Some(keyed) = keyed.filter(|_| leased.lease.is_some() || refusal.is_some()) {
+            // Leased again, or failed: the younger leases of its key go back with it.
             match keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq, Wait::No)? {
                 Some(locked) => younger = locked,
                 None => {
@@ -327,6 +336,26 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         let seconds = self.wanted.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
         let until = self.now.plus_seconds(seconds);
         leased.lease(self.nonce, self.wanted.owner, until);
+        let refused = refusal.is_some();
+        if let Some(reason) = refusal {
+            if let From::GivenBack = from {
+                keyed.map_or(Ok(()), |keyed| self.keys.lost(&row, keyed, &topic, looking))?;
+                return self.leave(id, row.seq, from); // until its turn
+            }
+            (self.tidies, self.changed, self.refused) = (true, true, true);
+            totals::count(row.topic, Event::Failed)?;
+            let error = Some(Text::new(reason.as_bytes()));
+            if leased.attempts >= settings::max_attempts(&topic) {
+                (leased.leased_until, leased.last_error) = (None, error);
+                return self.bury(id, leased, from, turn, &topic, looking);
+            }
+            let delay = backoff::delay(
+                leased.attempts,
+                settings::backoff_seconds(&topic),
+                settings::backoff_max_seconds(&topic),
+            );
+            leased.wait_until(self.now.plus_micros(delay), error);
+        }
         let _entering = low_water::enter_ready(&row)?;
         match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
             Outcome::Lost(xid) => {
@@ -334,6 +363,13 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
                     self.keys.lost(&row, keyed, &topic, looking)?;
                 }
                 Ok(if looking.is_held_by(xid) { Met::Held } else { Met::Passed })
+            }
+            Outcome::Done if refused => {
+                transaction::touched(row.seq)?;
+                leased.available_at.map_or(Ok(()), |due| transaction::will_be_due(row.topic, due))?;
+                self.give_back(younger);
+                keyed.map_or(Ok(()), |keyed| self.keys.lost(&row, keyed, &topic, looking))?;
+                Ok(Met::Passed)
             }
             Outcome::Done => {
                 rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
@@ -458,6 +494,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             count: self.wanted.size - self.left,
             more: self.more,
             changed: self.changed,
+            refused: self.refused,
             untidy: self.untidy,
             hides: self.cut && self.blocked,
             ready: reach.into_iter().chain(unparked.ready).min(),
@@ -465,6 +502,18 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             expiry: self.expiry,
         })
     }
+}
+
+/// Why a client cannot be shown a message.
+fn refusal(client: &ToClient, message: &Envelope<'_>) -> Option<String> {
+    let text = |column, text: Option<Text<'_>>| Some((column, client.refuses_text(text?)?));
+    let json = |column, json: Option<Json<'_>>| Some((column, client.refuses_json(json?)?));
+    let refused = text("topic", Some(message.topic))
+        .or_else(|| text("type", Some(message.kind)))
+        .or_else(|| text("key", message.key))
+        .or_else(|| json("payload", Some(message.payload)))
+        .or_else(|| json("headers", message.headers));
+    refused.map(|(column, reason)| format!("{column}: {reason}"))
 }
 
 /// What it costs to walk from below the floor to the first message of use: one that is leased. What an open

@@ -163,6 +163,9 @@ fn look(
     let changed = leases && (!in_vain || filled.changed || !waits);
     let next_end = ready.finish(Seen { reach: filled.ready, expiry: filled.expiry }, changed);
     waiting.finish(Seen { reach: filled.due.map(|due| due.0), expiry: floor::NEVER }, changed);
+    if leases && in_vain && filled.refused {
+        return Ok(Looked::Found(Found::Something)); // the call ends, so that what it has failed counts
+    }
     let hidden = in_vain && filled.hides;
     let untidy =
         in_vain && waits && (filled.untidy || filled.changed) || hidden && (filled.changed || !tidies);

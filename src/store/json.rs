@@ -14,10 +14,12 @@ impl<'a> Json<'a> {
     pub fn size(self, limit: usize) -> usize {
         // SAFETY: reads the header of a valid varlena.
         let binary = unsafe { pg_sys::toast_raw_datum_size(self.datum()) };
-        if binary > limit || text_bound(self.bytes()) <= limit.min(1 << 24) {
+        if binary > limit {
             return binary;
         }
-        binary.max(text_size(self.bytes()))
+        self.with_bytes(|bytes| {
+            if text_bound(bytes) <= limit.min(1 << 24) { binary } else { binary.max(text_size(bytes)) }
+        })
     }
 
     /// True for a JSON object.

@@ -14,6 +14,7 @@
 pub mod arrival;
 pub mod cache;
 pub mod catalog;
+pub mod encoding;
 mod installation;
 pub mod json;
 mod leaves;

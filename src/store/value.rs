@@ -119,10 +119,17 @@ impl<'a> Json<'a> {
         self.0.as_ptr()
     }
 
-    /// The value's bytes, uncompressed.
-    pub(super) fn bytes(self) -> &'a [u8] {
-        // SAFETY: as for a text.
-        unsafe { varlena_bytes(pg_sys::pg_detoast_datum_packed(self.0.as_ptr())) }
+    /// Reads the value's bytes, uncompressed. A copy that this needs is freed at once.
+    pub(super) fn with_bytes<T>(self, read: impl FnOnce(&[u8]) -> T) -> T {
+        // SAFETY: the pointer is a valid varlena for 'a; detoasting returns it, or a copy that nobody else knows.
+        unsafe {
+            let value = pg_sys::pg_detoast_datum_packed(self.0.as_ptr());
+            let read = read(varlena_bytes(value));
+            if value != self.0.as_ptr() {
+                pg_sys::pfree(value.cast());
+            }
+            read
+        }
     }
 }
 
