@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "keys": {"store", "error"},
     "wake": {"store", "error"},
     "settings": {"store"},
-    "store": {"error", "rules", "floor", "formats", "jsonb_text", "places", "waiters", "board", "argument"},
+    "store": {"error", "rules", "floor", "formats", "jsonb_text", "places", "waiters", "board", "argument", "receipt"},
     "error": PURE,
     **{pure: PURE for pure in PURE},
 }

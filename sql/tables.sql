@@ -131,7 +131,8 @@ CREATE TYPE outbox.claimed AS (
 );
 
 -- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + place in the call.
-CREATE SEQUENCE outbox.arrival AS pg_catalog.int8;
+-- Beyond the maximum a number would not fit a token. src/store/arrival.rs refuses a sequence of another shape.
+CREATE SEQUENCE outbox.arrival AS pg_catalog.int8 MINVALUE 1 MAXVALUE 1125899906842623 CACHE 1 NO CYCLE;
 
 COMMENT ON SEQUENCE outbox.arrival IS 'Arrival order: one value numbers up to 1024 messages of one call. Private.';
 COMMENT ON TABLE outbox.envelope IS 'What a message is: written once, never changed. Private; read outbox.message.';

@@ -1,4 +1,4 @@
--- One row per stored message. A lease that ran out on the last allowed attempt shows as dead here although nobody
+-- One row per stored message: an envelope with its delivery, or else with a receipt. A lease that ran out on the last allowed attempt shows as dead here although nobody
 -- has recorded the death yet. The default of outbox.max_attempts stands here for sessions without the library.
 CREATE VIEW outbox.message AS
 SELECT e.id,
@@ -24,7 +24,8 @@ SELECT e.id,
   LEFT JOIN outbox.delivery AS d ON d.seq OPERATOR(pg_catalog.=) e.seq
   LEFT JOIN LATERAL (SELECT a.delivered_at, a.attempts, a.lease_owner
           FROM outbox.receipt AS a
-         WHERE a.first OPERATOR(pg_catalog.<=) e.seq
+         WHERE d.seq IS NULL
+           AND a.first OPERATOR(pg_catalog.<=) e.seq
            AND a.first OPERATOR(pg_catalog.>) (e.seq OPERATOR(pg_catalog.-) 65536)
            AND a.last OPERATOR(pg_catalog.>=) e.seq
            AND (a.seqs IS NULL OR e.seq OPERATOR(pg_catalog.=) ANY (a.seqs))
@@ -41,7 +42,8 @@ SELECT e.id,
                     8) THEN 'dead'
              WHEN d.place OPERATOR(pg_catalog.=) 'w'::pg_catalog."char"
                   AND d.available_at OPERATOR(pg_catalog.>) c.clock THEN 'waiting'
-             ELSE 'ready' END AS state) AS s;
+             ELSE 'ready' END AS state) AS s
+ WHERE d.seq IS NOT NULL OR r.delivered_at IS NOT NULL;
 
 CREATE VIEW outbox.stats AS
 SELECT topic, ready, leased, waiting, dead, oldest_ready_seconds, delivered_total, failed_total, stale_total

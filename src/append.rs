@@ -113,10 +113,12 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
     let mut ids = Vec::with_capacity(messages.len());
     let (mut fresh, mut given) = (Vec::with_capacity(messages.len()), Vec::new());
     let now = server::clock();
+    let mut last_block = None;
     for block in messages.chunks(arrival::BLOCK) {
         transaction::about_to_number()?;
         let first = arrival::next_block()?;
         transaction::numbered(first);
+        last_block = Some(first);
         for (seq, message) in (first..).zip(block) {
             let Message { kind, payload, ref draft } = *message;
             let id = draft.id.unwrap_or_else(Uuid::now_v7);
@@ -151,6 +153,7 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
     let entering = new.iter().filter(|new| new.place == Place::Ready || new.key.is_some());
     let _entering = low_water::enter(entering.map(|new| (new.seq, new.key_hash)))?;
     deliveries.insert_all(&new);
+    last_block.into_iter().for_each(arrival::stored);
     if new.iter().any(|delivery| delivery.place == Place::Ready) {
         transaction::will_arrive(topic)?;
     }

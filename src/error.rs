@@ -13,6 +13,10 @@ pub enum Error {
     Element(usize, Box<Error>),
     /// The library and the installed extension do not match; holds the installed version, if any.
     Version(Option<String>),
+    /// The sequence of message numbers was altered.
+    Sequence,
+    /// This number is stored, and no sequence value is above it.
+    Numbers(i64),
     /// A set-returning function was called where no set can be taken.
     NoSet,
     /// The current user has no right to this topic, or to all topics.
@@ -97,6 +101,19 @@ impl Report {
                 "extension \"outbox\" is not completely installed".into(),
             )
             .hint("Some of its objects were dropped: restore a backup, or make them again."),
+            Error::Sequence => Report::new(
+                Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "sequence \"outbox.arrival\" was altered".into(),
+            )
+            .hint(
+                "Run ALTER SEQUENCE outbox.arrival AS bigint INCREMENT BY 1 MINVALUE 1 MAXVALUE 1125899906842623 \
+                 CACHE 1 NO CYCLE.",
+            ),
+            Error::Numbers(stored) => Report::new(
+                Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+                "message numbers are used up".into(),
+            )
+            .detail(format!("A row of outbox.envelope, outbox.delivery or outbox.receipt has number {stored}.")),
             Error::NoSet => Report::new(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "set-valued function called in context that cannot accept a set".into(),

@@ -26,6 +26,7 @@ pub enum Object {
     DeliveryKeyLater,
     DeliveryKeyDead,
     Receipt,
+    ReceiptPkey,
     Processed,
     ProcessedPkey,
     Topic,
@@ -37,7 +38,7 @@ pub enum Object {
 }
 
 /// Names in the order of [`Object`].
-const NAMES: [&CStr; 22] = [
+const NAMES: [&CStr; 23] = [
     c"envelope",
     c"envelope_pkey",
     c"envelope_id_key",
@@ -52,6 +53,7 @@ const NAMES: [&CStr; 22] = [
     c"delivery_key_later",
     c"delivery_key_dead",
     c"receipt",
+    c"receipt_pkey",
     c"processed",
     c"processed_pkey",
     c"topic",
@@ -121,6 +123,7 @@ fn look_up() -> Result<Catalog, Error> {
             }
         }
     }
+    super::arrival::distrust();
     let known = Catalog(known);
     KNOWN.set(Some(known));
     Ok(known)

@@ -141,16 +141,17 @@ pub fn envelope_of<T>(
     Ok(looked)
 }
 
-/// A number below which no stored message was appended at `time` or later: found by halving, because numbers and times
-/// ascend together, but for clocks that were set back.
-pub fn first_appended_since(time: Time, snapshot: &Latest) -> Result<i64, Error> {
+/// A number below which no stored message was appended between `time` and `now`: found by halving, because numbers and
+/// times ascend together, but for clocks that were wrong. One that was ahead counts as old.
+pub fn first_appended_since(time: Time, now: Time, snapshot: &Latest) -> Result<i64, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 1)?;
-    let (mut old, mut young) = (0, arrival::highest()? + 1);
+    let (mut old, mut young) = (0, arrival::highest_envelope()? + 1);
     while old < young {
         let middle = old + (young - old) / 2;
         scan.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle)]);
-        match scan.next().map(|found| found.row).filter(|envelope| envelope.occurred_at < time) {
+        match scan.next().map(|found| found.row).filter(|row| row.occurred_at < time || now < row.occurred_at)
+        {
             Some(envelope) => old = envelope.seq + 1,
             None => young = middle,
         }

@@ -33,6 +33,7 @@ pub mod record;
 pub mod rights;
 pub mod rows;
 pub mod rules;
+pub mod savepoint;
 pub mod scan;
 pub mod server;
 pub mod snapshot;

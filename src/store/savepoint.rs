@@ -1,0 +1,37 @@
+//! Work that may fail without the rest of the transaction: a subtransaction of its own.
+
+use pgrx::pg_sys;
+use pgrx::pg_sys::errcodes::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::CaughtError;
+use std::panic::AssertUnwindSafe;
+
+/// Does `work`, or rolls it back and returns the database error that ended it. An error that says nothing about the
+/// work, a cancel or a serialization failure, passes.
+pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, CaughtError> {
+    // SAFETY: as PL/pgSQL does it; memory context and resource owner are those of before in either case.
+    unsafe {
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        let done = pgrx::PgTryBuilder::new(AssertUnwindSafe(|| Ok(work()))).catch_others(Err).execute();
+        pg_sys::MemoryContextSwitchTo(context);
+        match done {
+            Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
+            Err(_) => pg_sys::RollbackAndReleaseCurrentSubTransaction(),
+        }
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        match done {
+            Err(error) if is_of_the_session(&error) => error.rethrow(),
+            done => done,
+        }
+    }
+}
+
+fn is_of_the_session(error: &CaughtError) -> bool {
+    let (CaughtError::PostgresError(report) | CaughtError::ErrorReport(report)) = error else { return true };
+    let class = |code: Code| code as i32 & 0xfff;
+    [Code::ERRCODE_T_R_SERIALIZATION_FAILURE, Code::ERRCODE_QUERY_CANCELED]
+        .into_iter()
+        .any(|code| class(code) == class(report.sql_error_code()))
+}
