@@ -313,6 +313,10 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
             (Turn::Free, _) => {}
         }
+        if self.bodies.find(row.seq).is_none() {
+            // Without an envelope it can be given to nobody, and must not stand before others.
+            return self.bury(id, leased, from, turn, &topic, looking);
+        }
         let Some(body) = self.bodies.find(row.seq) else { return Ok(Met::Passed) };
         let Some(rows) = &mut self.rows else {
             if !self.deliveries.is_being_changed(id) {

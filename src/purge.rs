@@ -17,7 +17,6 @@ use crate::store::table::{Access, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::store::{arrival, looks, totals};
 use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
-use pgrx::pg_sys::panic::CaughtError;
 use pgrx::spi::Spi;
 use std::cell::RefCell;
 
@@ -66,13 +65,21 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
             Ok(0)
         }
     };
+    let (shortest, young) = first_young(days)?;
+    // While numbers are stored that the sequence has not reached, the database is being restored, or follows another
+    // one. Then the other half of a message may be on its way.
+    let is_copy = arrival::is_behind()?;
     part(&mut || record_deaths(limit))?;
-    let mut messages = part(&mut || purge_delivered(days, most))?;
-    messages += part(&mut || purge_halves(days, most - messages))?;
+    let mut messages = part(&mut || purge_delivered(days, most, shortest, young, is_copy))?;
+    if !is_copy {
+        messages += part(&mut || purge_halves(days, most - messages, young))?;
+    }
     messages += part(&mut || purge_dead(days, most - messages))?;
     let markers = part(&mut || purge_markers(settings::processed_retention_days(), most))?;
     if messages + markers == 0 {
-        failure.map(CaughtError::rethrow);
+        if let Some(failure) = failure {
+            failure.rethrow();
+        }
         rights::follow_roles()?;
         totals::purged(server::clock())?;
     }
@@ -109,15 +116,15 @@ fn series<P: Clone + PartialEq>(
 }
 
 /// In the order of the messages, as far as they are old enough: so no index by time is needed.
-fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
-    let (shortest, young) = first_young(days)?;
+fn purge_delivered(days: i32, limit: i64, shortest: i32, young: i64, is_copy: bool) -> Result<i64, Error> {
     let statement = with_references(DELIVERED, &[("envelope", "m"), ("receipt", "r")]);
     series(
         limit,
         |reached| &mut reached.delivered,
         |limit, at| {
             let at = at.unwrap_or(0);
-            let arguments = [days.into(), limit.into(), shortest.into(), young.into(), at.into()];
+            let arguments =
+                [days.into(), limit.into(), shortest.into(), young.into(), at.into(), is_copy.into()];
             // A receipt of which nothing could be deleted is not met twice.
             let (count, next) = delete(&statement, &arguments);
             Ok((count, next.map(|next: i64| if count == 0 { next + 1 } else { next })))
@@ -126,16 +133,11 @@ fn purge_delivered(days: i32, limit: i64) -> Result<i64, Error> {
 }
 
 /// Envelopes that no claim can deliver and no receipt covers: what a restore in part or an unlogged table leaves. Those
-/// among the oldest, and at another place each time. While numbers are stored that the sequence has not reached, the
-/// database is being restored, or follows another one: then the other halves may be on their way.
-fn purge_halves(days: i32, limit: i64) -> Result<i64, Error> {
-    if arrival::is_behind()? {
-        return Ok(0);
-    }
-    let (_, young) = first_young(days)?;
+/// among the oldest, and at another place each time.
+fn purge_halves(days: i32, limit: i64, young: i64) -> Result<i64, Error> {
     let statement = with_references(HALVES, &[("envelope", "m")]);
     let mut deleted = 0;
-    for start in [0, arrival::some_number_below(young)] {
+    for start in [0, arrival::some_number_below(young)?] {
         let look_at = LOOK_AT_MOST.min(limit - deleted);
         let arguments = [days.into(), look_at.into(), young.into(), start.into()];
         let (count, more) = delete(&statement, &arguments);
@@ -154,7 +156,8 @@ fn first_young(days: i32) -> Result<(i32, i64), Error> {
     let shortest = shortest.unwrap_or(days);
     let now = server::clock();
     let cutoff = now.plus_seconds(-SECONDS_OF_A_DAY.saturating_mul(shortest));
-    Ok((shortest, first_appended_since(cutoff, now, &Latest::push())?))
+    let from = REACHED.with_borrow(|reached| reached.delivered.unwrap_or(0));
+    Ok((shortest, first_appended_since(cutoff, now, from, &Latest::push())?))
 }
 
 /// Where the dead block their key, the next message of the key has its turn.

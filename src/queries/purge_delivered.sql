@@ -1,7 +1,8 @@
 -- $1 default retention in days, $2 most messages, $3 the shortest retention of any topic, $4 number of the first
--- message too young for it, $5 where to begin. One row: how many were deleted, and where the next call goes on, if
--- there may be more. A message that has a delivery is not over. A receipt goes with the last of its messages;
--- before, it is made to cover exactly those that are left. %REFERENCES% is for foreign keys to m.
+-- message too young for it, $5 where to begin, $6 whether receipts without messages are left. One row: how many were
+-- deleted, and where the next call goes on, if there may be more. A message that has a delivery is not over. A receipt
+-- goes with the last of its messages; before, it is made to cover exactly those that are left. %REFERENCES% is for
+-- foreign keys to m.
 WITH candidate AS MATERIALIZED (
     SELECT r.first, r.last, m.seq, m.members
       FROM outbox.receipt AS r
@@ -14,7 +15,7 @@ WITH candidate AS MATERIALIZED (
              WHERE NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.seq = e.seq)) AS m ON true
       LEFT JOIN outbox.topic AS t ON t.topic = m.topic
      CROSS JOIN LATERAL (SELECT make_interval(secs => 86400.0 * coalesce(t.retention_days, $1)) AS retention) AS k
-     WHERE r.first >= $5 AND r.first < $4
+     WHERE r.first >= $5 AND r.first < $4 AND (m.seq IS NOT NULL OR NOT $6)
        AND NOT r.delivered_at BETWEEN clock_timestamp() - make_interval(secs => 86400.0 * $3)
                                   AND clock_timestamp() + make_interval(secs => 86400.0 * $3)
        AND NOT r.delivered_at BETWEEN clock_timestamp() - retention AND clock_timestamp() + retention

@@ -44,6 +44,10 @@ WITH now AS MATERIALIZED (
      WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r'
 ), paused AS (
     SELECT count(*) AS topics, string_agg(topic, ', ' ORDER BY topic) AS names FROM outbox.topic WHERE paused
+), copy AS (
+    -- Rows came without the sequence: a restore goes on, or a subscriber follows.
+    SELECT (last_value + is_called::int) * 1024 - 1 < coalesce((SELECT max(seq) FROM outbox.envelope), 0) AS behind
+      FROM outbox.arrival
 )
 SELECT 'preload' AS name, $1 OR $2 = 0 AS ok,
        CASE WHEN $1 THEN 'loaded when the server started'
@@ -115,3 +119,42 @@ UNION ALL
             mxid_age / current_setting('autovacuum_multixact_freeze_max_age')::float8) AS used) AS u
   ORDER BY used DESC, relname
   LIMIT 1)
+UNION ALL
+SELECT 'message numbers', fits AND used < 0.5,
+       CASE WHEN NOT fits THEN 'outbox.arrival was altered, so nothing can be appended: ALTER SEQUENCE outbox.arrival AS bigint '
+                               'INCREMENT BY 1 MINVALUE 1 MAXVALUE 1125899906842623 CACHE 1 NO CYCLE'
+            WHEN behind THEN 'behind what is stored, as in a copy: the next append skips ahead'
+            ELSE format('%s percent used', trunc(used * 100)) END
+  FROM pg_sequence
+ CROSS JOIN (SELECT last_value / 1125899906842623.0 AS used FROM outbox.arrival) AS a
+ CROSS JOIN copy
+ CROSS JOIN LATERAL (SELECT (seqtypid, seqincrement, seqmin, seqmax, seqcache, seqcycle)
+                          = (20::oid, 1::int8, 1::int8, 1125899906842623, 1::int8, false) AS fits) AS f
+ WHERE seqrelid = 'outbox.arrival'::regclass
+UNION ALL
+SELECT 'half messages', behind OR envelopes + deliveries = 0,
+       CASE WHEN behind THEN 'not looked for in a copy'
+            WHEN envelopes + deliveries = 0 THEN 'none'
+            ELSE format('%s envelopes that have neither delivery nor receipt, %s dead deliveries without an envelope, among those '
+                        'looked at: was a table restored in part, or made unlogged? Purge removes them past their retention',
+                        envelopes, deliveries) END
+  FROM copy
+ CROSS JOIN (
+        SELECT count(*) AS envelopes
+          FROM (SELECT seq FROM outbox.envelope ORDER BY seq LIMIT 1000) AS e
+          FULL JOIN (SELECT seq FROM outbox.envelope ORDER BY seq DESC LIMIT 1000) AS l USING (seq)
+         WHERE NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.seq = coalesce(e.seq, l.seq))
+           AND NOT EXISTS (SELECT FROM outbox.receipt AS r
+                            WHERE r.first <= coalesce(e.seq, l.seq) AND r.first > coalesce(e.seq, l.seq) - 65536
+                              AND r.last >= coalesce(e.seq, l.seq) AND (r.seqs IS NULL OR coalesce(e.seq, l.seq) = ANY (r.seqs)))) AS e
+ CROSS JOIN (
+        SELECT count(*) AS deliveries
+          FROM (SELECT seq FROM outbox.delivery WHERE place = 'x' ORDER BY topic, seq LIMIT 1000) AS d
+         WHERE NOT EXISTS (SELECT FROM outbox.envelope AS e WHERE e.seq = d.seq)) AS d
+UNION ALL
+SELECT 'foreign keys', true,
+       coalesce('purge keeps what these refer to: '
+                || string_agg(format('"%s" of %s to %s', conname, conrelid::regclass, confrelid::regclass), ', ' ORDER BY oid),
+                'none that keep messages from purge')
+  FROM pg_constraint
+ WHERE contype = 'f' AND confdeltype IN ('a', 'r') AND conparentid = 0 AND confrelid IN (SELECT oid FROM ours)

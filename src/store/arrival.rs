@@ -189,10 +189,10 @@ pub fn is_behind() -> Result<bool, Error> {
     Ok(highest()? < highest_envelope()?)
 }
 
-/// Any number below `end`, or zero.
-pub fn some_number_below(end: i64) -> i64 {
-    let random = Uuid::new_v4().as_u64_pair().1 & (1 << 62) - 1;
-    random.cast_signed() % end.max(1)
+/// Any number below `end` that a message may have, or zero.
+pub fn some_number_below(end: i64) -> Result<i64, Error> {
+    let random = Uuid::new_v4().as_u64_pair().1 >> 2;
+    Ok(random.cast_signed() % (highest_envelope()? + 1).min(end).max(1))
 }
 
 /// Shows the first two columns of an index's entries, from the end, while `visit` says so. Rows are not looked at, so

@@ -141,20 +141,24 @@ pub fn envelope_of<T>(
     Ok(looked)
 }
 
-/// A number below which no stored message was appended between `time` and `now`: found by halving, because numbers and
-/// times ascend together, but for clocks that were wrong. One that was ahead counts as old.
-pub fn first_appended_since(time: Time, now: Time, snapshot: &Latest) -> Result<i64, Error> {
+/// The first message that was appended between `time` and `now`, or a number above all. Found by halving, because numbers
+/// and times ascend together, but for clocks that were wrong; one that was ahead counts as old. No message below `from`
+/// is looked at.
+pub fn first_appended_since(time: Time, now: Time, from: i64, snapshot: &Latest) -> Result<i64, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
-    let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 1)?;
-    let (mut old, mut young) = (0, arrival::highest_envelope()? + 1);
+    let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 2)?;
+    let (mut old, mut young) = (from, arrival::highest_envelope()? + 1);
+    let mut first = i64::MAX;
     while old < young {
         let middle = old + (young - old) / 2;
-        scan.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle)]);
-        match scan.next().map(|found| found.row).filter(|row| row.occurred_at < time || now < row.occurred_at)
-        {
-            Some(envelope) => old = envelope.seq + 1,
-            None => young = middle,
+        scan.start([
+            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle),
+            Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &young),
+        ]);
+        match scan.next().map(|found| found.row) {
+            Some(row) if row.occurred_at < time || now < row.occurred_at => old = row.seq + 1,
+            found => (first, young) = (found.map_or(first, |row| row.seq), middle),
         }
     }
-    Ok(young)
+    Ok(first)
 }

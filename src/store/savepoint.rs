@@ -7,13 +7,15 @@ use std::panic::AssertUnwindSafe;
 
 /// Does `work`, or rolls it back and returns the database error that ended it. An error that says nothing about the
 /// work, a cancel or a serialization failure, passes.
-pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, CaughtError> {
+pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, Box<CaughtError>> {
     // SAFETY: as PL/pgSQL does it; memory context and resource owner are those of before in either case.
     unsafe {
         let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
-        let done = pgrx::PgTryBuilder::new(AssertUnwindSafe(|| Ok(work()))).catch_others(Err).execute();
+        let done = pgrx::PgTryBuilder::new(AssertUnwindSafe(|| Ok(work())))
+            .catch_others(|error| Err(Box::new(error)))
+            .execute();
         pg_sys::MemoryContextSwitchTo(context);
         match done {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
