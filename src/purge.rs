@@ -6,7 +6,7 @@ use crate::keys::{self, Ended};
 use crate::settings;
 use crate::store::lookup::first_appended_since;
 use crate::store::of_key::Keyed;
-use crate::store::record::{Deliveries, Topics};
+use crate::store::record::{Deliveries, Envelopes, Topics};
 use crate::store::rights;
 use crate::store::rules::TopicRules;
 use crate::store::savepoint;
@@ -65,6 +65,8 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
             Ok(0)
         }
     };
+    // Locked before any other table, see `table.rs`.
+    let _first = Table::<Envelopes>::open(Access::Read)?;
     let (shortest, young) = first_young(days)?;
     // While numbers are stored that the sequence has not reached, the database is being restored, or follows another
     // one. Then the other half of a message may be on its way.
