@@ -13,16 +13,17 @@ WITH candidate AS MATERIALIZED (
      ORDER BY d.topic, d.seq
      LIMIT $2
        FOR UPDATE OF d SKIP LOCKED
-), envelope AS MATERIALIZED (
+), free AS MATERIALIZED (
     SELECT seq FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM candidate)) FOR UPDATE SKIP LOCKED
+), envelopes AS (
+    DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM free))
+    RETURNING seq
 ), finished AS MATERIALIZED (
-    SELECT seq FROM envelope
+    SELECT seq FROM envelopes
      UNION ALL
     SELECT seq FROM candidate AS c WHERE NOT EXISTS (SELECT FROM outbox.envelope AS e WHERE e.seq = c.seq)
 ), deliveries AS (
     DELETE FROM outbox.delivery WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
-), envelopes AS (
-    DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM envelope))
 )
 SELECT seq, topic, key, f.seq IS NOT NULL
   FROM candidate AS c

@@ -23,8 +23,11 @@ WITH candidate AS MATERIALIZED (
      ORDER BY r.first, m.seq
      LIMIT $2
        FOR UPDATE OF r SKIP LOCKED
-), finished AS MATERIALIZED (
+), free AS MATERIALIZED (
     SELECT seq FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM candidate)) FOR UPDATE SKIP LOCKED
+), finished AS (
+    DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM free))
+    RETURNING seq
 ), receipt AS MATERIALIZED (
     SELECT c.first, c.last, count(f.seq) AS gone, coalesce(c.members, 0) AS members,
            array_agg(f.seq) FILTER (WHERE f.seq IS NOT NULL) AS seqs
@@ -48,8 +51,5 @@ WITH candidate AS MATERIALIZED (
                AND e.seq <> ALL (c.seqs)
                AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.seq = e.seq)) AS s
      WHERE r.first = c.first AND r.last = c.last AND c.gone BETWEEN 1 AND c.members - 1
-), envelopes AS (
-    DELETE FROM outbox.envelope WHERE seq = ANY (ARRAY (SELECT seq FROM finished))
-    RETURNING 1
 )
-SELECT (SELECT count(*) FROM envelopes), (SELECT max(first) FROM candidate HAVING count(*) = $2)
+SELECT (SELECT count(*) FROM finished), (SELECT max(first) FROM candidate HAVING count(*) = $2)

@@ -11,4 +11,4 @@ SELECT coalesce(string_agg(format('AND NOT EXISTS (SELECT FROM %s AS f WHERE %s)
           JOIN pg_attribute AS theirs ON theirs.attrelid = c.conrelid AND theirs.attnum = pair.their
           JOIN pg_attribute AS ours ON ours.attrelid = c.confrelid AND ours.attnum = pair.our) AS k
  WHERE c.contype = 'f' AND c.confrelid = $1::regclass AND c.confdeltype IN ('a', 'r') AND c.conparentid = 0
-   AND k.alike AND NOT r.relrowsecurity AND has_table_privilege(r.oid, 'SELECT')
+   AND k.alike AND NOT row_security_active(r.oid) AND has_table_privilege(r.oid, 'SELECT')
