@@ -104,7 +104,7 @@ impl Board {
     pub fn ask(&mut self, database: u32, now: i64) -> bool {
         let fresh = Notifier { database, asked_at: now, ..Notifier::NONE };
         let given_up = |notifier: &Notifier| {
-            notifier.session == NOBODY && now.saturating_sub(notifier.asked_at) > PATIENCE
+            notifier.session == NOBODY && now.abs_diff(notifier.asked_at) > PATIENCE.unsigned_abs()
         };
         if let Some(notifier) = self.notifier(database) {
             let again = given_up(notifier);
@@ -285,5 +285,13 @@ mod tests {
         assert!(!board.end_if_idle(1, 10));
         assert_eq!(board.take(1).alarm(), Some(40));
         assert_eq!(board.take(1).alarm(), None);
+    }
+
+    #[test]
+    fn one_that_was_asked_for_before_the_clock_was_set_back_never_came() {
+        let mut board = Board::EMPTY;
+        assert!(board.ask(1, NOW));
+        assert!(!board.ask(1, NOW - PATIENCE));
+        assert!(board.ask(1, NOW - PATIENCE - 1));
     }
 }

@@ -53,7 +53,7 @@ pub struct Slot {
 /// take its number, nothing can be said: 0.
 pub fn lowest(slots: impl Iterator<Item = Slot>, now: i64) -> i64 {
     slots
-        .filter(|slot| slot.low != IDLE && now.saturating_sub(slot.since) <= PATIENCE)
+        .filter(|slot| slot.low != IDLE && distance(slot.since, now) <= PATIENCE)
         .map(|slot| if slot.low == NUMBERING { 0 } else { slot.low })
         .min()
         .unwrap_or(i64::MAX)
@@ -62,7 +62,13 @@ pub fn lowest(slots: impl Iterator<Item = Slot>, now: i64) -> i64 {
 /// True if a transaction that took its first number at `since` may have been passed by a floor.
 pub fn may_be_passed(since: i64, now: i64) -> bool {
     // Half the patience: clocks of two sessions are read at different moments.
-    now.saturating_sub(since) > PATIENCE / 2
+    distance(since, now) > PATIENCE / 2
+}
+
+/// How long ago `then` was. A time that is ahead comes of a clock that was set back since, and counts as long ago as it
+/// is ahead.
+pub fn distance(then: i64, now: i64) -> i64 {
+    now.saturating_sub(then).saturating_abs()
 }
 
 /// What some work has cost.
@@ -87,7 +93,7 @@ impl Pace {
 
     /// True if a look may begin at `now`; then it has.
     pub fn begin(&mut self, now: i64) -> bool {
-        let may = self.rested_at() <= now;
+        let may = self.has_rested(now);
         if may {
             self.began = now;
         }
@@ -109,8 +115,17 @@ impl Pace {
         self.began.saturating_add(rest)
     }
 
+    fn has_rested(&self, now: i64) -> bool {
+        self.is_ahead(now) || self.rested_at() <= now
+    }
+
+    /// The clock was set back since: the last look was long ago.
+    fn is_ahead(&self, now: i64) -> bool {
+        now < self.began
+    }
+
     fn since(&self, now: i64) -> i64 {
-        now.saturating_sub(self.began)
+        if self.is_ahead(now) { i64::MAX } else { now.saturating_sub(self.began) }
     }
 }
 
@@ -197,7 +212,7 @@ impl Entry {
 
     fn sweep_is_due(&self, now: i64) -> bool {
         let wanted = now >= self.next_expiry || self.pace.since(now) >= SWEEP_EVERY;
-        self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.rested_at() <= now)
+        self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.has_rested(now))
     }
 
     /// Takes down what a walk from the beginning to the first claimable row, or to the end, has cost.

@@ -37,7 +37,8 @@ pub fn find(key: Key, places: usize, tenant: impl Fn(usize) -> Tenant) -> Option
 /// A place that the key, which has none, may have at `now`.
 pub fn vacant(key: Key, places: usize, tenant: impl Fn(usize) -> Tenant, now: i64) -> Option<usize> {
     let oldest = window(key, places).min_by_key(|place| tenant(*place).used_at)?;
-    (now.saturating_sub(tenant(oldest).used_at) > UNUSED).then_some(oldest)
+    // A use that is ahead comes of a clock that was set back since.
+    (now.abs_diff(tenant(oldest).used_at) > UNUSED.unsigned_abs()).then_some(oldest)
 }
 
 #[cfg(test)]
@@ -105,5 +106,13 @@ mod tests {
         }
         assert_eq!(table.used(key(200), NOW + UNUSED + 1), None);
         assert_eq!(table.find(key(3)), in_use);
+    }
+
+    #[test]
+    fn a_place_that_was_used_before_the_clock_was_set_back_is_given_away() {
+        let mut table = Table::new(1);
+        assert!(table.used(key(1), NOW).is_some());
+        assert_eq!(table.used(key(2), NOW - UNUSED), None);
+        assert!(table.used(key(2), NOW - UNUSED - 1).is_some());
     }
 }

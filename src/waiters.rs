@@ -161,7 +161,8 @@ impl Bucket {
     /// True if somebody has been called for `key` and has not looked yet: it will find what is committed by now. May be
     /// asked without the lock.
     pub fn absorbs(&self, key: Key, now: i64) -> bool {
-        self.called.load(SeqCst) == key.0 && now < self.counts_until.load(SeqCst)
+        let counts_for = self.counts_until.load(SeqCst).saturating_sub(now);
+        self.called.load(SeqCst) == key.0 && 0 < counts_for && counts_for <= ABSORBS
     }
 
     fn is_called(&self, key: Key, now: i64) {
@@ -398,8 +399,9 @@ impl Waiters<'_> {
 
     /// Somebody who has been called for `key` and is to look still.
     fn called(&self, key: Key, now: i64) -> Option<usize> {
-        let counts =
-            |waiter: &Waiter| waiter.state == State::Called && now.saturating_sub(waiter.called_at) < ABSORBS;
+        let counts = |waiter: &Waiter| {
+            waiter.state == State::Called && now.abs_diff(waiter.called_at) < ABSORBS.unsigned_abs()
+        };
         self.all(key).find(|waiter| counts(&self.waiters[*waiter]))
     }
 

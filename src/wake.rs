@@ -22,16 +22,20 @@ pub enum Found {
 /// Looks for what is claimable in `topic`, or in any, until a look finds something or `deadline` has passed. Sleeps in
 /// between; or before, where many look and find little. A cancel or shutdown ends the call.
 pub fn look_until(
-    deadline: Time,
+    mut deadline: Time,
     topic: Option<Text<'_>>,
     mut look: impl FnMut() -> Result<Found, Error>,
 ) -> Result<(), Error> {
-    let waits = server::clock() < deadline;
+    let mut last = server::clock();
+    let waits = last < deadline;
     let mut waiting = if waits { Waiting::rest(topic, deadline)? } else { None };
     let found = loop {
         let found = look()?;
         let Found::Nothing { next } = found else { break found };
         let now = server::clock();
+        // A clock that was set back makes nobody wait longer.
+        deadline = deadline.plus_micros((now.0 - last.0).min(0));
+        last = now;
         if now >= deadline {
             break found;
         }

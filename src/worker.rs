@@ -17,7 +17,7 @@ use crate::{notify, settings};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LAUNCHER: &str = "outbox launcher";
 const PURGE: &str = "outbox purge";
@@ -25,6 +25,9 @@ const PURGE: &str = "outbox purge";
 const BATCH: i32 = 10_000;
 /// How long the postmaster waits before it starts a launcher again that has failed.
 const RESTART: Duration = Duration::from_secs(5);
+/// A visit to a database has its share of the interval, and at least this long, in seconds: so that the backlog of one
+/// keeps no other waiting.
+const VISIT: i32 = 10;
 /// Longest sleep of the launcher; a reload or a stop wakes it earlier.
 const NAP: Duration = Duration::from_secs(3600);
 
@@ -59,8 +62,9 @@ fn launcher(_: pg_sys::Datum) {
     loop {
         process::reload_if_requested();
         let interval = settings::purge_interval_seconds();
-        let due = last.map(|last| last.plus_seconds(interval));
         let now = server::clock();
+        // A clock that was set back: the last round was long ago.
+        let due = last.filter(|last| *last <= now).map(|last| last.plus_seconds(interval));
         if interval == 0 {
             server::sleep(NAP);
         } else if let Some(due) = due.filter(|due| *due > now) {
@@ -73,12 +77,13 @@ fn launcher(_: pg_sys::Datum) {
 }
 
 fn visit_all() {
-    for database in process::databases() {
-        if !settings::purges(&database.name) {
-            continue;
-        }
+    let mut databases = process::databases();
+    databases.retain(|database| settings::purges(&database.name));
+    let share =
+        settings::purge_interval_seconds() / i32::try_from(databases.len()).unwrap_or(i32::MAX).max(1);
+    for database in databases {
         process::reload_if_requested();
-        if !process::run_and_wait(PURGE, "outbox_purge_main", &database) {
+        if !process::run_and_wait(PURGE, "outbox_purge_main", &database, share.max(VISIT).unsigned_abs()) {
             pgrx::log!(
                 "outbox: no free background worker slot for database \"{}\"; trying again in {} s",
                 database.name,
@@ -88,8 +93,10 @@ fn visit_all() {
     }
 }
 
-fn purge_database(database: pg_sys::Datum) {
-    process::start(Some(pg_sys::Oid::from(database.value() as u32)));
+fn purge_database(argument: pg_sys::Datum) {
+    let (database, share) = process::database_and_number(argument);
+    process::start(Some(database));
+    let began = Instant::now();
     if process::transaction(c"looking for the extension", catalog::installed_version).is_none() {
         return;
     }
@@ -98,6 +105,7 @@ fn purge_database(database: pg_sys::Datum) {
         match process::transaction(c"outbox purge", || purge::purge(Some(BATCH))) {
             Ok(Purged { messages: 0, markers: 0 }) => return,
             Ok(_) if process::database_is_wanted() => return,
+            Ok(_) if began.elapsed() >= Duration::from_secs(share.into()) => return,
             Ok(_) => {}
             Err(error) => return ErrorReport::from(error).report(pgrx::PgLogLevel::WARNING),
         }
@@ -118,6 +126,8 @@ fn notify_database(database: pg_sys::Datum) {
         }
         let news = notifier.take();
         let now = server::clock();
+        // After a clock was set back, it is told again what becomes due again.
+        (told, heard) = (told.min(now), heard.min(now));
         next = next.into_iter().chain(news.alarm().map(Time)).min();
         let is_due = next.is_some_and(|next| next <= now);
         if is_due || !news.is_empty() {
@@ -143,7 +153,8 @@ fn notify_database(database: pg_sys::Datum) {
 
 /// Until then, whatever comes.
 fn rest(notifier: &Notifier, until: Time) {
-    while server::clock() < until {
+    let began = server::clock();
+    while (began..until).contains(&server::clock()) {
         notifier.sleep(until);
     }
 }

@@ -135,18 +135,17 @@ UNION ALL
 SELECT 'half messages', behind OR envelopes + deliveries = 0,
        CASE WHEN behind THEN 'not looked for in a copy'
             WHEN envelopes + deliveries = 0 THEN 'none'
-            ELSE format('%s envelopes that have neither delivery nor receipt, %s dead deliveries without an envelope, among those '
-                        'looked at: was a table restored in part, or made unlogged? Purge removes them past their retention',
+            ELSE format('%s envelopes that have neither delivery nor receipt, %s dead deliveries without an envelope, among the '
+                        'last thousand: was a table restored in part, or made unlogged? Purge removes them past their retention',
                         envelopes, deliveries) END
   FROM copy
  CROSS JOIN (
         SELECT count(*) AS envelopes
-          FROM (SELECT seq FROM outbox.envelope ORDER BY seq LIMIT 1000) AS e
-          FULL JOIN (SELECT seq FROM outbox.envelope ORDER BY seq DESC LIMIT 1000) AS l USING (seq)
-         WHERE NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.seq = coalesce(e.seq, l.seq))
+          FROM (SELECT seq FROM outbox.envelope ORDER BY seq DESC LIMIT 1000) AS e
+         WHERE NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.seq = e.seq)
            AND NOT EXISTS (SELECT FROM outbox.receipt AS r
-                            WHERE r.first <= coalesce(e.seq, l.seq) AND r.first > coalesce(e.seq, l.seq) - 65536
-                              AND r.last >= coalesce(e.seq, l.seq) AND (r.seqs IS NULL OR coalesce(e.seq, l.seq) = ANY (r.seqs)))) AS e
+                            WHERE r.first <= e.seq AND r.first > e.seq - 65536 AND r.last >= e.seq
+                              AND (r.seqs IS NULL OR e.seq = ANY (r.seqs)))) AS e
  CROSS JOIN (
         SELECT count(*) AS deliveries
           FROM (SELECT seq FROM outbox.delivery WHERE place = 'x' ORDER BY topic, seq LIMIT 1000) AS d

@@ -280,7 +280,7 @@ pub(super) struct Contents<'l> {
 impl Contents<'_> {
     /// Takes the time; returns a transaction id that all that have been open for a while precede.
     pub(super) fn mark(&mut self, now: i64) -> u32 {
-        if now.saturating_sub(self.marks.marked_at) > floor::PATIENCE {
+        if floor::distance(self.marks.marked_at, now) > floor::PATIENCE {
             self.marks.marked_at = now;
             self.marks.older_xid = self.marks.newer_xid;
             // SAFETY: reads a counter of the server.

@@ -2,7 +2,7 @@
 
 use super::version;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
-use pgrx::pg_sys;
+use pgrx::{PgMemoryContexts, pg_sys};
 use std::ffi::CStr;
 
 /// Declares `$symbol`, by which the server finds the main function `$main` of a background process.
@@ -143,15 +143,29 @@ pub fn is_background_worker(pid: i32, kind: &CStr) -> bool {
     }
 }
 
-/// Runs the library's function `main` in a process of its own, with `database` as argument, and waits for its end.
-/// False if the server has no free slot for it.
-pub fn run_and_wait(name: &str, main: &str, database: &Database) -> bool {
+/// Runs the library's function `main` in a process of its own, with a database and a number as argument, and waits for
+/// its end. False if the server has no free slot for it.
+pub fn run_and_wait(name: &str, main: &str, database: &Database, number: u32) -> bool {
+    let argument = (u64::from(number) << 32) | u64::from(u32::from(database.oid));
+    // What the server allocates for it goes with this context.
+    let mut visit = PgMemoryContexts::new("outbox visit");
+    // SAFETY: nothing that is allocated in it is used afterwards.
+    unsafe { visit.switch_to(|_| start_and_wait(name, main, pg_sys::Datum::from(argument))) }
+}
+
+/// What [`run_and_wait`] has made the argument of.
+pub fn database_and_number(argument: pg_sys::Datum) -> (pg_sys::Oid, u32) {
+    let argument = argument.value() as u64;
+    (pg_sys::Oid::from(argument as u32), (argument >> 32) as u32)
+}
+
+fn start_and_wait(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
     // SAFETY: reads this process's id.
     let notify = unsafe { pg_sys::MyProcPid };
     let started = BackgroundWorkerBuilder::new(name)
         .set_library("outbox")
         .set_function(main)
-        .set_argument(Some(pg_sys::Datum::from(database.oid)))
+        .set_argument(Some(argument))
         .set_notify_pid(notify)
         .enable_spi_access()
         .load_dynamic();

@@ -106,8 +106,12 @@ fn enter<T>(keys: Keys, how: impl FnOnce(&mut Waiters<'_>, usize) -> T) -> Optio
 
 fn sleep(shared: Shared, deadline: Time) {
     let me = version::session_number();
+    let began = server::clock();
     loop {
         let now = server::clock();
+        if now < began {
+            return; // the clock was set back: whatever was to come then, it is time to look
+        }
         match shared.locked(|contents| contents.waiters.wake(me, now.0)) {
             Sleep::Until(time) if now < deadline => {
                 server::sleep_for_messages(now.until(Time(time).min(deadline)));
