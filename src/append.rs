@@ -152,12 +152,14 @@ fn store(topic: Text<'_>, messages: &[Message<'_>]) -> Result<Vec<Uuid>, Error> 
         .collect();
     let entering = new.iter().filter(|new| new.place == Place::Ready || new.key.is_some());
     let _entering = low_water::enter(entering.map(|new| (new.seq, new.key_hash)))?;
+    let first_due = new.iter().filter_map(|delivery| delivery.available_at).min();
+    let _waiting = first_due.map(|due| low_water::enter_due(topic, due)).transpose()?;
     deliveries.insert_all(&new);
     last_block.into_iter().for_each(arrival::stored);
     if new.iter().any(|delivery| delivery.place == Place::Ready) {
         transaction::will_arrive(topic)?;
     }
-    if let Some(due) = new.iter().filter_map(|delivery| delivery.available_at).min() {
+    if let Some(due) = first_due {
         transaction::will_be_due(topic, due)?;
     }
     Ok(ids)

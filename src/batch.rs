@@ -341,6 +341,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         let until = self.now.plus_seconds(seconds);
         leased.lease(self.nonce, self.wanted.owner, until);
         let refused = refusal.is_some();
+        let mut _waiting = None;
         if let Some(reason) = refusal {
             if let From::GivenBack = from {
                 keyed.map_or(Ok(()), |keyed| self.keys.lost(&row, keyed, &topic, looking))?;
@@ -358,7 +359,9 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
                 settings::backoff_seconds(&topic),
                 settings::backoff_max_seconds(&topic),
             );
-            leased.wait_until(self.now.plus_micros(delay), error);
+            let due = self.now.plus_micros(delay);
+            leased.wait_until(due, error);
+            _waiting = low_water::enter_due(row.topic, due)?;
         }
         let _entering = low_water::enter_ready(&row)?;
         match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {

@@ -21,7 +21,7 @@
 //!
 //! The *sweep* is a look from the beginning. It is due when a lease that the floor has passed runs out, and otherwise
 //! every [`SWEEP_EVERY`]; but it takes at most a twentieth of the time. Where looking from the beginning is cheap,
-//! every look does; so does the first one after the table was altered, truncated or vacuumed.
+//! every look does. After the table was rewritten or truncated nothing is known any more.
 
 /// Of a slot whose transaction is about to take a number.
 pub const NUMBERING: i64 = -1;
@@ -194,10 +194,10 @@ impl Entry {
         self.next_expiry
     }
 
-    /// Begins a look at `now`, a sweep if `asked` or due. `highest` and `lowest` were read before, in this order; the
+    /// Begins a look at `now`, a sweep if that is due. `highest` and `lowest` were read before, in this order; the
     /// snapshot is taken after.
-    pub fn look(&mut self, now: i64, highest: i64, lowest: i64, asked: bool) -> Look {
-        let sweep = asked || self.sweep_is_due(now);
+    pub fn look(&mut self, now: i64, highest: i64, lowest: i64) -> Look {
+        let sweep = self.sweep_is_due(now);
         if sweep {
             self.pace.began = now;
             self.next_expiry = NEVER;
@@ -213,6 +213,11 @@ impl Entry {
     fn sweep_is_due(&self, now: i64) -> bool {
         let wanted = now >= self.next_expiry || self.pace.since(now) >= SWEEP_EVERY;
         self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.has_rested(now))
+    }
+
+    /// Pages that the last sweep has touched.
+    pub fn sweep_pages(&self) -> i64 {
+        self.pace.cost.pages
     }
 
     /// Takes down what a walk from the beginning to the first claimable row, or to the end, has cost.

@@ -268,6 +268,8 @@ impl<'s> Keys<'s> {
             for Parked { id, place } in parked {
                 let Some(found) = rows.find(id) else { continue };
                 let row = Delivery { place, ..found.row };
+                let due = row.available_at.filter(|_| place == Place::Waiting);
+                let _waiting = due.map(|due| low_water::enter_due(row.topic, due)).transpose()?;
                 self.deliveries.update(id, &row, &snapshot, Wait::No);
                 match place {
                     Place::Waiting => unparked.due = unparked.due.into_iter().chain(row.available_at).min(),
@@ -465,6 +467,7 @@ pub fn unblock(
                     let mut row = version.row;
                     let now = server::clock();
                     row.take_turn(now);
+                    let _waiting = low_water::enter_due(keyed.topic, now)?;
                     if deliveries.update(version.id, &row, &snapshot, Wait::No) == Outcome::Done {
                         transaction::touched(row.seq)?;
                         transaction::will_be_due(keyed.topic, now)?;

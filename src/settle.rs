@@ -8,6 +8,7 @@ use crate::argument::{self, Fault};
 use crate::error::Error;
 use crate::keys::{self, Ended};
 use crate::store::lookup::Lookup;
+use crate::store::low_water;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
 use crate::store::rights::{self, Right};
 use crate::store::rows::{AnswerRows, Caller};
@@ -136,6 +137,8 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
         if blocks && !rules.hold(row.topic, Wait::Yes)? {
             continue;
         }
+        let due = row.available_at.filter(|_| row.place == Place::Waiting);
+        let _waiting = due.map(|due| low_water::enter_due(row.topic, due)).transpose()?;
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
             tell(&answer, &row)?;
             if let Some(keyed) = row.keyed() {

@@ -162,7 +162,7 @@ impl World {
                 Step::ReadLowest(highest, floor::lowest(self.slots.iter().copied(), self.clock))
             }
             Step::ReadLowest(highest, lowest) => {
-                let look = self.entry.look(self.clock, highest, lowest, false);
+                let look = self.entry.look(self.clock, highest, lowest);
                 if look.sweep {
                     self.forgot = false;
                 }
@@ -309,7 +309,7 @@ impl World {
         });
         let mut probe = self.entry;
         // What a look would do if nothing but a lease made it sweep.
-        let start = probe.look(self.clock, 0, 0, false).start;
+        let start = probe.look(self.clock, 0, 0).start;
         for row in
             self.rows.iter().filter(|row| self.claimable(row) && !row.untold && row.locked_by.is_none())
         {
@@ -375,12 +375,12 @@ const EXPENSIVE: Cost = Cost { pages: 1_000, micros: 100_000 };
 #[test]
 fn a_clock_that_was_set_back_keeps_no_sweep_waiting() {
     let mut entry = Entry::UNKNOWN;
-    let look = entry.look(NOW, 100, i64::MAX, false);
+    let look = entry.look(NOW, 100, i64::MAX);
     entry.walked(EXPENSIVE);
     entry.keep(&look, &Seen { reach: None, expiry: i64::MAX });
-    assert!(!entry.look(NOW + 1, 100, i64::MAX, false).sweep);
-    assert!(entry.look(NOW - DAY, 100, i64::MAX, false).sweep);
-    assert!(!entry.look(NOW - DAY + 1, 100, i64::MAX, false).sweep);
+    assert!(!entry.look(NOW + 1, 100, i64::MAX).sweep);
+    assert!(entry.look(NOW - DAY, 100, i64::MAX).sweep);
+    assert!(!entry.look(NOW - DAY + 1, 100, i64::MAX).sweep);
 }
 
 #[test]

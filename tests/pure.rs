@@ -7,6 +7,8 @@ mod argument;
 mod backoff;
 #[path = "../src/board.rs"]
 mod board;
+#[path = "../src/rules/due_mark.rs"]
+mod due_mark;
 #[path = "../src/formats.rs"]
 mod formats;
 #[path = "../src/jsonb_text.rs"]

@@ -7,6 +7,7 @@ use super::{lock, version};
 use crate::board::Board;
 use crate::floor::{self, Entry, IDLE, Pace, Slot};
 use crate::places::{self, Key, Tenant};
+use crate::rules::due_mark::DueMark;
 use crate::rules::low_water::LowWater;
 use crate::waiters::{self, Bucket, Waiter, Waiters};
 use pgrx::pg_sys;
@@ -77,6 +78,7 @@ pub(super) struct Topic {
     pub(super) generation: u64,
     ready: Entry,
     waiting: Entry,
+    pub(super) due_mark: DueMark,
     /// Of purge's looks for deaths in all topics.
     pub(super) deaths: Pace,
 }
@@ -88,6 +90,8 @@ pub(super) struct SharedSlot {
     pub(super) since: AtomicI64,
     /// The lowest number of a delivery that the session is writing at this moment, or [`IDLE`].
     pub(super) entering: AtomicI64,
+    /// The earliest time until which it makes a delivery wait at this moment, or [`IDLE`].
+    pub(super) entering_due: AtomicI64,
 }
 
 /// What may be read of a low-water mark without the lock.
@@ -99,6 +103,8 @@ pub(super) struct MarkHead {
     pub(super) limit: AtomicI64,
     /// Goes up with every change.
     pub(super) version: AtomicU64,
+    /// The file that the deliveries are in.
+    pub(super) file: AtomicU64,
     /// When a raise may begin.
     pub(super) next_raise: AtomicI64,
 }
@@ -108,6 +114,7 @@ impl SharedSlot {
     pub(super) fn withdraw(&self) {
         self.low.store(IDLE, SeqCst);
         self.entering.store(IDLE, SeqCst);
+        self.entering_due.store(IDLE, SeqCst);
     }
 }
 
@@ -244,6 +251,12 @@ impl Shared {
         numbers.filter(|number| *number != IDLE).min().unwrap_or(i64::MAX)
     }
 
+    /// The earliest time until which a session makes a delivery wait at this moment.
+    pub(super) fn entering_due(self, installation: u64) -> i64 {
+        let times = self.published(installation, |slot| slot.entering_due.load(SeqCst));
+        times.filter(|time| *time != IDLE).min().unwrap_or(i64::MAX)
+    }
+
     pub(super) fn mark_heads(self) -> &'static [MarkHead] {
         // SAFETY: made of atomics; their number never changes.
         unsafe { std::slice::from_raw_parts(first_mark_head(self.0.as_ptr()), marks()) }
@@ -317,6 +330,15 @@ impl Contents<'_> {
         Some(&mut self.topics[place])
     }
 
+    /// Nothing is known any more of an installation's topics.
+    pub(super) fn forget(&mut self, installation: u64) {
+        for topic in self.topics.iter_mut().filter(|topic| topic.installation == installation) {
+            *self.generation += 1;
+            let Topic { tenant, deaths, .. } = *topic;
+            *topic = Topic { tenant, installation, deaths, generation: *self.generation, ..Topic::UNKNOWN };
+        }
+    }
+
     pub(super) fn lower_all(&mut self, installation: u64, to: i64) {
         for topic in self.topics.iter_mut().filter(|topic| topic.installation == installation) {
             topic.ready.lower(to);
@@ -332,6 +354,7 @@ impl Topic {
         generation: 0,
         ready: Entry::UNKNOWN,
         waiting: Entry::UNKNOWN,
+        due_mark: DueMark::UNKNOWN,
         deaths: Pace::UNKNOWN,
     };
 

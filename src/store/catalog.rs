@@ -179,7 +179,23 @@ extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid
     }
 }
 
-/// True once after one of the relations was altered, truncated or vacuumed: what was known of its rows may be wrong.
+/// The file of the deliveries: another one after the table was rewritten or truncated. 0 if there is none.
+pub fn file_of_deliveries() -> Result<u32, Error> {
+    let oid = oid(Object::Delivery)?;
+    let cache = pg_sys::SysCacheIdentifier::RELOID as i32;
+    // SAFETY: the tuple is used before it is released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(oid));
+        if tuple.is_null() {
+            return Ok(0);
+        }
+        let file = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>()).relfilenode;
+        pg_sys::ReleaseSysCache(tuple);
+        Ok(u32::from(file))
+    }
+}
+
+/// True once after one of the relations was altered, truncated or vacuumed.
 pub fn take_changed() -> bool {
     CHANGED.replace(false)
 }

@@ -1,16 +1,25 @@
 //! Looks at the ready and the waiting messages, see `floor.rs`: where they start, and what they leave for the next. A
 //! cache: where it cannot be had, every look starts at the beginning and is right.
 
-use super::arrival;
 use super::cache::{Range, Shared};
-use super::catalog;
 use super::installation::{self, key};
+use super::record::{Deliveries, Place};
+use super::snapshot::Latest;
+use super::table::{Access, Table};
 use super::transaction::{self, Left};
 use super::value::{Text, Time};
+use super::versions::AllVersions;
+use super::{arrival, server};
+use super::{catalog, low_water};
 use crate::error::Error;
 use crate::floor::{self, Cost, Look, NEVER, Seen};
 use crate::places::Key;
 use pgrx::pg_sys;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+/// Pages that a sweep may touch before the due mark is raised for the next, and versions that a raise walks over.
+const SHORT: i64 = 16;
+const WALK: usize = 5_000;
 
 /// A look at one range, from its start to what it leaves.
 pub struct Looking {
@@ -18,24 +27,33 @@ pub struct Looking {
     range: Range,
     generation: u64,
     look: Option<Look>,
+    /// Nothing is to be found before it.
+    mark: i64,
     /// Transactions before this one have been open for a while and hold no floor.
     horizon: u32,
 }
 
 /// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
 pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    look(topic, Range::Ready, now, catalog::take_changed())
+    if catalog::take_changed() {
+        low_water::forget_if_rewritten()?;
+    }
+    look(topic, Range::Ready, now)
 }
 
 /// Begins a look at what is waiting and due in `topic`, or in all. To be called before the snapshot is taken.
 pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    look(topic, Range::Waiting, now, false)
+    let mut looking = look(topic, Range::Waiting, now)?;
+    if looking.is_sweep() {
+        looking.raise_mark(topic, now)?;
+    }
+    Ok(looking)
 }
 
-fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result<Looking, Error> {
+fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Error> {
     let installation = installation::current()?;
     let key = installation::key(installation, topic.map(Text::bytes));
-    let nothing = Looking { key, range, generation: 0, look: None, horizon: 0 };
+    let nothing = Looking { key, range, generation: 0, look: None, mark: i64::MIN, horizon: 0 };
     let Some(shared) = Shared::attached() else { return Ok(nothing) };
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
     let (highest, lowest) = match range {
@@ -51,8 +69,9 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time, asked: bool) -> Result
         let horizon = contents.mark(now.0);
         match contents.topic_in_use(key, installation, now.0) {
             Some(topic) => {
-                let look = topic.entry(range).look(now.0, highest, lowest, asked).from(earlier.flatten());
-                Looking { generation: topic.generation, look: Some(look), horizon, ..nothing }
+                let look = topic.entry(range).look(now.0, highest, lowest).from(earlier.flatten());
+                let mark = if range == Range::Waiting { topic.due_mark.mark() } else { i64::MIN };
+                Looking { generation: topic.generation, look: Some(look), mark, horizon, ..nothing }
             }
             None => nothing,
         }
@@ -65,6 +84,8 @@ pub struct Passed {
     /// Below this number they have found nothing ready, and below this time nothing due,
     pub number: i64,
     pub due: i64,
+    /// and nothing waits for a time before this one,
+    pub due_mark: i64,
     /// but for leases, the first of which runs out at this time.
     pub expiry: i64,
 }
@@ -73,13 +94,14 @@ pub struct Passed {
 pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
     let installation = installation::current()?;
     let keys = [Some(key(installation, Some(topic.bytes()))), or_any.then(|| key(installation, None))];
-    let mut passed = Passed { number: 0, due: 0, expiry: floor::NEVER };
+    let mut passed = Passed { number: 0, due: 0, due_mark: i64::MIN, expiry: floor::NEVER };
     if let Some(shared) = Shared::attached() {
         shared.locked(|contents| {
             for key in keys.into_iter().flatten() {
                 if let Some(topic) = contents.topic(key) {
                     passed.number = passed.number.max(topic.entry(Range::Ready).floor());
                     passed.due = passed.due.max(topic.entry(Range::Waiting).floor());
+                    passed.due_mark = passed.due_mark.max(topic.due_mark.mark());
                     passed.expiry = passed.expiry.min(topic.entry(Range::Ready).next_expiry());
                 }
             }
@@ -91,7 +113,46 @@ pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
 impl Looking {
     /// The number or time to start at.
     pub fn start(&self) -> i64 {
-        self.look.map_or(0, |look| look.start)
+        self.look.map_or(0, |look| look.start).max(self.mark)
+    }
+
+    /// Raises the due mark where a look from there was not short.
+    fn raise_mark(&mut self, topic: Option<Text<'_>>, now: Time) -> Result<(), Error> {
+        let installation = installation::current()?;
+        let Some(shared) = Shared::attached() else { return Ok(()) };
+        let begun = shared.locked(|contents| {
+            let topic = contents.same_topic(self.key, self.generation)?;
+            (topic.entry(Range::Waiting).sweep_pages() > SHORT).then(|| topic.due_mark.begin(now.0))
+        });
+        let Some(raise) = begun else { return Ok(()) };
+        fence(SeqCst);
+        let end = raise.to.min(shared.entering_due(installation));
+        let table = Table::<Deliveries>::open(Access::Read)?;
+        let snapshot = Latest::push();
+        let mut versions = AllVersions::waiting(&table, &snapshot, topic, Time(raise.from))?;
+        let mut reached = end;
+        for step in 0.. {
+            server::check_for_interrupts();
+            let Some(row) = versions.next() else { break };
+            let due = row.available_at.map_or(raise.from, |due| due.0);
+            if due >= end {
+                break;
+            }
+            if step == WALK || row.place == Place::Waiting && versions.may_live() {
+                reached = due;
+                break;
+            }
+        }
+        drop(versions);
+        drop(snapshot);
+        table.release();
+        shared.locked(|contents| {
+            if let Some(topic) = contents.same_topic(self.key, self.generation) {
+                topic.due_mark.finish(&raise, reached);
+                self.mark = topic.due_mark.mark();
+            }
+        });
+        Ok(())
     }
 
     /// True if the row's change by transaction `xid` holds the floor: it may roll back, and soon.

@@ -11,7 +11,7 @@ use super::snapshot::Latest;
 use super::table::{Access, RowId, Table};
 use super::value::{Text, Time};
 use super::versions::AllVersions;
-use super::{arrival, installation, server, transaction};
+use super::{arrival, catalog, installation, server, transaction};
 use crate::error::Error;
 use crate::floor::{self, IDLE};
 use crate::rules::low_water::{LowWater, Raise, Survivor, Walked};
@@ -85,6 +85,11 @@ impl Known {
         }
     }
 
+    /// No delivery with a key that is not over, and none that is ready or leased, has a lower number.
+    pub fn first(&self) -> i64 {
+        self.survivors.iter().map(|survivor| survivor.number).min().unwrap_or(self.mark).min(self.mark)
+    }
+
     /// Ready or leased survivors from number `start` on, in arrival order; of one topic, or of all.
     pub fn ready_survivors(
         &self,
@@ -137,6 +142,7 @@ fn own_head(installation: u64, now: i64) -> Option<(Shared, usize, &'static Mark
         return Some(known);
     }
     let shared = Shared::attached()?;
+    let file = catalog::file_of_deliveries().ok()?;
     let heads = shared.mark_heads();
     shared.locked(|contents| {
         let last_used = |place: &usize| heads[*place].next_raise.load(SeqCst);
@@ -149,6 +155,7 @@ fn own_head(installation: u64, now: i64) -> Option<(Shared, usize, &'static Mark
         head.installation.store(0, SeqCst);
         contents.marks_below[place] = LowWater::UNKNOWN;
         publish(head, &contents.marks_below[place]);
+        head.file.store(file.into(), SeqCst);
         head.installation.store(installation, SeqCst);
         Some((shared, place, head))
     })
@@ -168,6 +175,7 @@ impl Drop for Entering {
     fn drop(&mut self) {
         if let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) {
             slot.entering.store(IDLE, SeqCst);
+            slot.entering_due.store(IDLE, SeqCst);
         }
     }
 }
@@ -197,6 +205,44 @@ pub fn enter(deliveries: impl Iterator<Item = Numbered> + Clone) -> Result<Optio
         });
     }
     Ok(Some(entering))
+}
+
+/// The session is about to make a delivery of `topic` wait until `due`, see `rules/due_mark.rs`.
+pub fn enter_due(topic: Text<'_>, due: Time) -> Result<Option<Entering>, Error> {
+    let installation = installation::current()?;
+    let Some(shared) = Shared::attached() else { return Ok(None) };
+    let Some(slot) = shared.own_slot() else { return Ok(None) };
+    transaction::listen();
+    slot.installation.store(installation, SeqCst);
+    slot.entering_due.store(due.0, SeqCst);
+    let entering = Entering(());
+    fence(SeqCst);
+    shared.locked(|contents| {
+        for key in
+            [installation::key(installation, Some(topic.bytes())), installation::key(installation, None)]
+        {
+            if let Some(topic) = contents.topic(key) {
+                topic.due_mark.note(due.0);
+            }
+        }
+    });
+    Ok(Some(entering))
+}
+
+/// To be called when one of the tables may have been rewritten or truncated. If the deliveries are in another file now,
+/// whatever was known of them is forgotten, once for all sessions.
+pub fn forget_if_rewritten() -> Result<(), Error> {
+    let (installation, file) = (installation::current()?, catalog::file_of_deliveries()?);
+    let Some((shared, place, head)) = head(installation) else { return Ok(()) };
+    shared.locked(|contents| {
+        let known = head.file.swap(file.into(), SeqCst);
+        if known != 0 && known != u64::from(file) {
+            contents.forget(installation);
+            contents.marks_below[place] = LowWater::UNKNOWN;
+            publish(head, &contents.marks_below[place]);
+        }
+    });
+    Ok(())
 }
 
 /// The same for a delivery that is to be ready or leased, and may not have been covered by the mark.

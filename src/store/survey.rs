@@ -10,7 +10,8 @@
 use super::leaves::{self, Span};
 use super::lifecycle::State;
 use super::looks::{self, Passed};
-use super::lookup::Lookup;
+use super::lookup::{ById, Lookup};
+use super::low_water::{self, Known};
 use super::range::{Direction, Index, Limit, Range};
 use super::record::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use super::rules::TopicRules;
@@ -21,6 +22,7 @@ use super::value::{Text, Time};
 use crate::error::Error;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
 /// Entries that all topics' stretches have together, in one direction: five to ten milliseconds.
 const STRETCHES: usize = 10_000;
@@ -76,6 +78,9 @@ pub struct Survey<'t> {
     now: Time,
     stretch: usize,
     remains: usize,
+    low_water: Rc<Known>,
+    /// Ready or leased, below the low-water mark.
+    survivors: Vec<Delivery<'static>>,
 }
 
 impl<'t> Survey<'t> {
@@ -86,6 +91,11 @@ impl<'t> Survey<'t> {
         now: Time,
         max_attempts: fn(&TopicRow) -> i16,
     ) -> Result<Self, Error> {
+        let low_water = low_water::known()?;
+        let (mut rows, mut survivors) = (ById::open(&tables.deliveries, snapshot), Vec::new());
+        for (_, id) in low_water.ready_survivors(&tables.deliveries, snapshot, None, 0)? {
+            survivors.extend(rows.find(id).map(|found| found.row.counted()));
+        }
         Ok(Survey {
             ready: Range::open(&tables.deliveries, snapshot, Index::Ready)?,
             waiting: Range::open(&tables.deliveries, snapshot, Index::Waiting)?,
@@ -97,6 +107,8 @@ impl<'t> Survey<'t> {
             now,
             stretch: STRETCH.1,
             remains: REMAINS,
+            low_water,
+            survivors,
         })
     }
 
@@ -154,21 +166,23 @@ impl<'t> Survey<'t> {
         let mut seen = Seen::new(self.now, (self.max_attempts)(&rules));
         let now = self.now.0;
         let (ahead, behind) = self.limits(&passed);
-        for (index, from, to, state) in [
-            (Index::Ready, passed.number, END, State::Ready),
-            (Index::Waiting, passed.due, now, State::Ready),
-            (Index::Waiting, now.saturating_add(1), END, State::Waiting),
-            (Index::Parked, BEGINNING, END, State::Ready),
-            (Index::Dead, BEGINNING, END, State::Dead),
+        self.count_survivors(topic, &mut seen);
+        let (mark, first) = (self.low_water.mark, self.low_water.first());
+        let due_mark = passed.due_mark;
+        for (index, begin, from, to, state) in [
+            (Index::Ready, mark, passed.number.max(mark), END, State::Ready),
+            (Index::Waiting, due_mark, passed.due.max(due_mark), now, State::Ready),
+            (Index::Waiting, END, now.saturating_add(1), END, State::Waiting),
+            (Index::Parked, END, first, END, State::Ready),
+            (Index::Dead, END, BEGINNING, END, State::Dead),
         ] {
             let mut visit = |row: RowOfEntry<'_, '_>| {
                 seen.count(&row.read());
                 ControlFlow::Continue(())
             };
             let range = self.range(index);
-            if from > BEGINNING && state == State::Ready {
-                let before = (BEGINNING, from - 1);
-                range.walk(topic, before, Direction::Backward, behind, &mut visit);
+            if begin < from {
+                range.walk(topic, (begin, from - 1), Direction::Backward, behind, &mut visit);
             }
             let walked = range.walk(topic, (from, to), Direction::Forward, ahead, visit);
             if let Some(left_at) = walked.left_at {
@@ -176,6 +190,12 @@ impl<'t> Survey<'t> {
             }
         }
         Ok(seen)
+    }
+
+    fn count_survivors(&self, topic: Text<'_>, seen: &mut Seen) {
+        for survivor in self.survivors.iter().filter(|survivor| survivor.topic.bytes() == topic.bytes()) {
+            seen.count(survivor);
+        }
     }
 
     /// How far to walk ahead and back.
@@ -230,15 +250,17 @@ impl<'t> Survey<'t> {
         let passed = looks::passed(topic, true)?;
         let (ahead, behind) = self.limits(&passed);
         let mut seen = Seen::new(self.now, (self.max_attempts)(&rules));
-        for (index, from, to) in [
-            (Index::Ready, passed.number, END),
-            (Index::Parked, BEGINNING, END),
-            (Index::Waiting, passed.due, self.now.0),
+        self.count_survivors(topic, &mut seen);
+        let (mark, first, due_mark) = (self.low_water.mark, self.low_water.first(), passed.due_mark);
+        for (index, begin, from, to) in [
+            (Index::Ready, mark, passed.number.max(mark), END),
+            (Index::Parked, END, first, END),
+            (Index::Waiting, due_mark, passed.due.max(due_mark), self.now.0),
         ] {
             let before = seen.stock.ready;
             let range = self.range(index);
-            if from > BEGINNING {
-                range.walk(topic, (BEGINNING, from - 1), Direction::Backward, behind, |row| {
+            if begin < from {
+                range.walk(topic, (begin, from - 1), Direction::Backward, behind, |row| {
                     seen.count(&row.read());
                     ControlFlow::Continue(())
                 });

@@ -5,6 +5,7 @@ use super::record::{Deliveries, Delivery};
 use super::scan::{Key, Scan};
 use super::snapshot::Latest;
 use super::table::Table;
+use super::value::{Text, Time};
 use crate::error::Error;
 use pgrx::pg_sys;
 
@@ -39,6 +40,29 @@ impl<'t> AllVersions<'t> {
         let mut versions = AllVersions::open(table, snapshot, Object::DeliveryPkey, 1)?;
         versions.scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &number)]);
         Ok(versions)
+    }
+
+    /// Of deliveries that wait for a time from `from` on, in that order; of `topic`, or of all.
+    pub fn waiting(
+        table: &'t Table<Deliveries>,
+        snapshot: &'t Latest,
+        topic: Option<Text<'_>>,
+        from: Time,
+    ) -> Result<Self, Error> {
+        let since =
+            |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, &from);
+        Ok(match topic {
+            Some(topic) => {
+                let mut versions = AllVersions::open(table, snapshot, Object::DeliveryWaitingTopic, 2)?;
+                versions.scan.start([Key::text(1, &topic), since(2)]);
+                versions
+            }
+            None => {
+                let mut versions = AllVersions::open(table, snapshot, Object::DeliveryWaiting, 1)?;
+                versions.scan.start([since(1)]);
+                versions
+            }
+        })
     }
 
     /// Of deliveries of a key, by its hash, from number `from` on.

@@ -14,8 +14,8 @@ STATES = ("ready", "leased", "waiting", "dead")
 
 
 def stock(db):
-    """{topic: {state: count}} without the zeros."""
-    found = db.execute(f"SELECT topic, {', '.join(STATES)} FROM outbox.stats").fetchall()
+    """{topic: {state: count}} without the zeros, and without the old leases that `wear` needs."""
+    found = db.execute(f"SELECT topic, {', '.join(STATES)} FROM outbox.stats WHERE topic <> 'pin'").fetchall()
     return {
         topic: {state: count for state, count in zip(STATES, counts) if count}
         for topic, *counts in found if any(counts)
