@@ -2,7 +2,7 @@
 
 use super::version;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
-use pgrx::{PgMemoryContexts, pg_sys};
+use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// Declares `$symbol`, by which the server finds the main function `$main` of a background process.
@@ -147,10 +147,21 @@ pub fn is_background_worker(pid: i32, kind: &CStr) -> bool {
 /// its end. False if the server has no free slot for it.
 pub fn run_and_wait(name: &str, main: &str, database: &Database, number: u32) -> bool {
     let argument = (u64::from(number) << 32) | u64::from(u32::from(database.oid));
-    // What the server allocates for it goes with this context.
-    let mut visit = PgMemoryContexts::new("outbox visit");
-    // SAFETY: nothing that is allocated in it is used afterwards.
-    unsafe { visit.switch_to(|_| start_and_wait(name, main, pg_sys::Datum::from(argument))) }
+    // SAFETY: what the server allocates for it goes with a context of its own; nothing of that is used afterwards.
+    unsafe {
+        let visit = pg_sys::AllocSetContextCreateExtended(
+            pg_sys::CurrentMemoryContext,
+            c"outbox visit".as_ptr(),
+            pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+            pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
+        );
+        let before = pg_sys::MemoryContextSwitchTo(visit);
+        let started = start_and_wait(name, main, pg_sys::Datum::from(argument));
+        pg_sys::MemoryContextSwitchTo(before);
+        pg_sys::MemoryContextDelete(visit);
+        started
+    }
 }
 
 /// What [`run_and_wait`] has made the argument of.

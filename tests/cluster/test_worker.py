@@ -3,6 +3,7 @@ and it is never in anybody's way: not in that of a stop, a DROP DATABASE, a copy
 """
 
 import os
+import re
 import signal
 import time
 import uuid
@@ -351,3 +352,51 @@ def test_autovacuum_sees_its_deletes(db):
     long_ago(db)
     until(lambda: not states(db))
     until(lambda: one(db, deleted) >= 100)
+
+
+def test_a_backlog_of_one_database_keeps_no_other_waiting(server, database, db):
+    """A visit that makes progress without end, here by a trigger that appends what is purged anew, ends all the same."""
+    db.execute(
+        """CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$
+           BEGIN
+               INSERT INTO outbox.processed VALUES (OLD.consumer, gen_random_uuid(), OLD.processed_at);
+               PERFORM pg_sleep(0.02);
+               RETURN OLD;
+           END $$"""
+    )
+    db.execute("CREATE TRIGGER again BEFORE DELETE ON outbox.processed FOR EACH ROW EXECUTE FUNCTION again()")
+    db.execute("INSERT INTO outbox.processed VALUES ('c', gen_random_uuid(), '2020-01-01')")
+    other = f"{database}_other"[-60:]
+    server.createdb(other, extension="outbox")
+    try:
+        until(lambda: processes(server, PURGE, database))
+        with server.connect(other, autocommit=True) as connection:
+            finish(connection, 3)
+            long_ago(connection)
+            until(lambda: not states(connection), seconds=40)
+    finally:
+        db.execute("DROP TRIGGER again ON outbox.processed")
+        server.psql(f'DROP DATABASE "{other}" WITH (FORCE)')
+
+
+def test_a_visit_leaves_nothing_behind_in_the_launcher(server, db):
+    """Its memory, as the server logs it, is the same after some dozen visits."""
+
+    def memory():
+        seen = len(server.log())
+        launcher = processes(server, LAUNCHER)[0]
+        server.psql(f"SELECT pg_log_backend_memory_contexts({launcher})")
+        return int(until(lambda: re.findall(r"; TopMemoryContext: .*; (\d+) used", server.log()[seen:]))[0])
+
+    def visits(count):
+        rounds = [f"visited_{n}" for n in range(8)]
+        for name in rounds:
+            server.createdb(name)
+        time.sleep(count * TICK)
+        for name in rounds:
+            server.psql(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    visits(2)
+    before = memory()
+    visits(3)
+    assert memory() <= before
