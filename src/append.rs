@@ -86,13 +86,11 @@ fn checked<'a>(draft: Draft<'a>, session: Option<Json<'a>>) -> Result<Message<'a
     }
     let size = payload.size(limit);
     argument::size("payload", size, limit)?;
-    if let Some(headers) = draft.headers {
-        let size_of_headers = headers.size(limit);
-        argument::size("headers", size_of_headers, limit)?;
-        argument::size("payload with headers", size + size_of_headers, argument::MESSAGE_BYTES)?;
-        if !headers.is_object() {
-            return Err(Fault::NotAnObject("headers").into());
-        }
+    let size_of_headers = draft.headers.map_or(0, |headers| headers.size(limit));
+    argument::size("headers", size_of_headers, limit)?;
+    argument::size("payload with headers", size + size_of_headers, argument::MESSAGE_BYTES)?;
+    if draft.headers.is_some_and(|headers| !headers.is_object()) {
+        return Err(Fault::NotAnObject("headers").into());
     }
     let headers = match (draft.headers, session) {
         (Some(headers), Some(session)) if headers.member(TRACEPARENT).is_none() => {

@@ -11,8 +11,8 @@ pub const LEASE_SECONDS: std::ops::RangeInclusive<i32> = 1..=43_200;
 /// How long a claim may wait, in seconds.
 pub const WAIT_SECONDS: std::ops::RangeInclusive<i32> = 0..=60;
 /// Payload and headers together. The server sends rows of at most 1 GB: a dump doubles what is in quotes, and another
-/// encoding needs up to three times the bytes.
-pub const MESSAGE_BYTES: usize = 268_435_455;
+/// encoding needs up to three times the bytes. And as an event the message still is one jsonb, of at most 256 MB.
+pub const MESSAGE_BYTES: usize = 268_431_360;
 /// The times that PostgreSQL can print, in microseconds since 2000-01-01 UTC: 4714-11-24 BC to 294276-12-31.
 pub const TIMES: std::ops::RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
 

@@ -36,7 +36,7 @@ pub fn complete_batch<'fcx>(
     caller: Caller<'fcx>,
 ) -> Result<AnswerRows<'fcx>, Error> {
     let tokens = argument::required("tokens", tokens)?;
-    argument::array("tokens", tokens.dimensions, tokens.elements.len())?;
+    argument::array("tokens", tokens.dimensions, tokens.length)?;
     let tokens: Option<Vec<Uuid>> = tokens.elements.into_iter().collect();
     let tokens = tokens.ok_or(Fault::NullElement("tokens"))?;
     let mut rows = caller.answer_rows()?;

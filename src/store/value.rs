@@ -1,6 +1,6 @@
 //! Values as the server holds them: passed through untouched, looked into only where a rule needs it.
 
-use crate::argument::TIMES;
+use crate::argument::{ARRAY_ELEMENTS, TIMES};
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::{Datum, FromDatum, IntoDatum};
 use pgrx::nullable::Nullable;
@@ -26,9 +26,10 @@ pub struct Time(pub i64);
 #[derive(Clone, Copy)]
 pub struct Numbers<'a>(NonNull<pg_sys::ArrayType>, PhantomData<&'a [i64]>);
 
-/// A `uuid[]` argument, taken apart.
+/// A `uuid[]` argument, taken apart unless it is too long: where Rust gets no memory, the server ends.
 pub struct UuidArray {
     pub dimensions: i32,
+    pub length: usize,
     pub elements: Vec<Option<Uuid>>,
 }
 
@@ -330,11 +331,16 @@ impl FromDatum for UuidArray {
         if null {
             return None;
         }
-        // SAFETY: the function's declaration says that the argument is a uuid[]; deconstruct_array allocates
-        // `count` datums and null flags in the current memory context.
+        // SAFETY: the function's declaration says that the argument is a uuid[], whose lengths follow its header;
+        // deconstruct_array allocates `length` datums and null flags in the current memory context.
         unsafe {
             let array: *mut pg_sys::ArrayType = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast();
-            let (mut values, mut nulls, mut length) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+            let dimensions = (*array).ndim;
+            let mut length = pg_sys::ArrayGetNItems(dimensions, array.add(1).cast());
+            if length as usize > ARRAY_ELEMENTS {
+                return Some(UuidArray { dimensions, length: length as usize, elements: Vec::new() });
+            }
+            let (mut values, mut nulls) = (std::ptr::null_mut(), std::ptr::null_mut());
             pg_sys::deconstruct_array(
                 array,
                 pg_sys::UUIDOID,
@@ -345,10 +351,11 @@ impl FromDatum for UuidArray {
                 &mut nulls,
                 &mut length,
             );
-            let elements = (0..length as usize)
+            let length = length as usize;
+            let elements = (0..length)
                 .map(|place| (!*nulls.add(place)).then(|| <Uuid as Column>::from_datum(*values.add(place))))
                 .collect();
-            Some(UuidArray { dimensions: (*array).ndim, elements })
+            Some(UuidArray { dimensions, length, elements })
         }
     }
 }
