@@ -1,33 +1,49 @@
 //! A batch being filled: what is ready and what is due, merged in arrival order, and leased.
 //!
+//! A call that may sleep holds nothing meanwhile. So until it has leased something, it writes and locks nothing but what a
+//! lease needs before it (deaths in front of it, leases behind it), in one [`Attempt`] with that lease: without it, all of
+//! that is taken back. What else is to be recorded or parked is so once something is leased, or by a call that does not
+//! sleep.
+//!
 //! In Rust because of the update without waiting: whatever somebody else is changing is skipped by the update itself,
 //! so a lease costs one WAL record where SELECT … FOR UPDATE SKIP LOCKED and UPDATE write two.
 
 use crate::error::Error;
 use crate::floor::{self, Cost};
-use crate::keys::{self, Ended, Keys, Turn};
+use crate::keys::{self, Ended, Keys, Tried, Turn};
 use crate::settings;
+use crate::store::attempt::Attempt;
 use crate::store::encoding::ToClient;
 use crate::store::looks::Looking;
 use crate::store::lookup::{ById, Lookup};
 use crate::store::low_water;
+use crate::store::of_key::Keyed;
 use crate::store::record::{Deliveries, Delivery, Envelope, Envelopes, Place, TopicRow};
 use crate::store::rows::ClaimedRows;
 use crate::store::rules::TopicRules;
 use crate::store::scan::{InOrder, Scan};
 use crate::store::server::{self, Meter};
 use crate::store::snapshot::Latest;
-use crate::store::table::{Outcome, RowId, Table, Wait};
+use crate::store::table::{Outcome, RowId, Table, Wait, Xid};
 use crate::store::totals::{self, Event};
 use crate::store::value::{Json, Text, Time};
 use crate::store::{transaction, waiting};
 use crate::{backoff, token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-/// Due messages that are considered besides as many as may be leased: the oldest among them come first.
+/// Due messages that are considered at a time, besides as many as may be leased: the oldest among them come first.
 const DUE_BESIDES: usize = 500;
-/// Deaths that are recorded. More are skipped, as leased rows are.
+/// Deaths that are recorded though no lease needs it.
 const DEATHS_AT_MOST: usize = 100;
+/// Of so many that were met: others may be recording some.
+const DEATHS_MET_AT_MOST: usize = 1000;
+
+/// When a look may record deaths, and park.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    AtOnce,
+    OnceLeased,
+}
 
 /// What a claim asks for.
 pub struct Wanted<'a> {
@@ -60,13 +76,6 @@ enum From {
     GivenBack,
 }
 
-impl From {
-    /// What we have locked nobody else is changing; but only who would wait may change it.
-    fn wait(self) -> Wait {
-        if let From::GivenBack = self { Wait::Yes } else { Wait::No }
-    }
-}
-
 impl Aside {
     fn leave(&mut self, at: Time) {
         self.left = self.left.into_iter().chain([at]).min();
@@ -97,14 +106,10 @@ pub struct Filled {
     pub count: usize,
     /// It was filled, and something is left for others.
     pub more: bool,
-    /// Something was changed, or locked, that is no lease.
-    pub changed: bool,
+    /// Something was written or locked.
+    pub wrote: bool,
     /// A message was failed: the client's encoding cannot show it.
     pub refused: bool,
-    /// A keyed message with no attempt left was met that this look could not record as dead.
-    pub untidy: bool,
-    /// More are due than were looked at, and among those some stand behind others: what was not looked at may not.
-    pub hides: bool,
     /// What it leaves to be found: the first number,
     pub ready: Option<i64>,
     /// and the earliest due time.
@@ -127,32 +132,44 @@ pub struct Batch<'c, 'r, 's> {
     nonce: i64,
     left: usize,
     more: bool,
-    /// What is met may be recorded as dead, or parked; in any case from the first lease on.
-    tidies: bool,
-    changed: bool,
+    writes: Writes,
+    wrote: bool,
     client: Option<ToClient>,
     refused: bool,
-    untidy: bool,
-    /// More are due than it looks at.
-    cut: bool,
-    /// A message was met that another of its key stands before.
-    blocked: bool,
-    /// Deaths recorded.
-    buried: usize,
-    /// Messages that have no attempt left, to be recorded as dead once something is leased.
+    /// Messages that have no attempt left, and that nothing waits for.
     deaths: Vec<RowId>,
+    /// What came next of a key, and so need not be met among the due ones.
+    followers: HashSet<i64>,
+    /// Keys of which leases went back with a death that was recorded.
+    sent_back: HashSet<Vec<u8>>,
     expiry: i64,
     /// None: it only looks.
     rows: Option<&'c mut ClaimedRows<'r>>,
 }
 
-/// What became of a message that a claim met.
+/// What is to be done with a message that a claim has met.
+enum Verdict {
+    Take,
+    Leave(Met),
+    Park,
+    /// It has no attempt left.
+    Bury,
+    /// The same, and the next of its key may be leased once that is recorded.
+    BuryBeforeNext,
+}
+
+/// What became of it.
 enum Met {
     Leased,
-    /// Nothing to be had from it, whatever others do: it stays as it is, is parked, or died.
+    /// Nothing to be had from it, whatever others do: it stays as it is, is parked, or dies.
     Passed,
     /// Claimable, but not now: it must stay reachable.
     Held,
+}
+
+/// Of a message that transaction `xid` keeps from being had.
+fn held(looking: &Looking, xid: Xid) -> Met {
+    if looking.is_held_by(xid) { Met::Held } else { Met::Passed }
 }
 
 impl<'c, 'r, 's> Batch<'c, 'r, 's> {
@@ -161,7 +178,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         wanted: Wanted<'c>,
         source: Source<'s>,
         now: Time,
-        tidies: bool,
+        writes: Writes,
         meets_all: bool,
         rows: Option<&'c mut ClaimedRows<'r>>,
     ) -> Result<Self, Error> {
@@ -179,15 +196,13 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             aside: Aside::default(),
             nonce: token::nonce(),
             more: false,
-            tidies,
-            changed: false,
+            writes,
+            wrote: false,
             client: ToClient::of_session(),
             refused: false,
-            untidy: false,
-            cut: false,
-            blocked: false,
-            buried: 0,
             deaths: Vec::new(),
+            followers: HashSet::new(),
+            sent_back: HashSet::new(),
             expiry: floor::NEVER,
             rows,
         })
@@ -195,30 +210,41 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
 
     /// Leases what there is, oldest first.
     pub fn fill(mut self, waiting: &Looking, ready: &Looking) -> Result<Filled, Error> {
-        let mut walk = self.find_due(waiting)?;
+        let mut walk = Walk::begin(waiting);
+        let (topic, start) = (self.wanted.topic, Time(waiting.start()));
+        let mut due = Some(Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?);
+        self.find_due(&mut due, &walk)?;
         let reach = self.fill_in_order(ready)?;
+        while self.left > 0 && self.find_due(&mut due, &walk)? {
+            self.fill_from_aside(i64::MAX, ready)?;
+        }
+        if let Some(due) = &mut due
+            && let Some(found) = due.next()
+        {
+            self.aside.leave(found.row.available_at.unwrap_or(self.now));
+        }
         self.finish(reach, &mut walk)
     }
 
-    /// Looks for waiting messages that are due, enough to fill the batch. They are leased where they lie.
-    fn find_due<'l>(&mut self, waiting: &'l Looking) -> Result<Walk<'l>, Error> {
-        let walk = Walk::begin(waiting);
-        let (topic, start) = (self.wanted.topic, Time(waiting.start()));
-        let mut scan = Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?;
-        while let Some(found) = scan.next() {
+    /// Looks for waiting messages that are due, a window of them. They are leased where they lie. False if there are none;
+    /// at its end the scan is given up.
+    fn find_due(&mut self, due: &mut Option<Scan<'_, Deliveries>>, walk: &Walk<'_>) -> Result<bool, Error> {
+        let enough = self.left + DUE_BESIDES;
+        while let Some(scan) = due
+            && self.aside.messages.len() < enough
+        {
             server::check_for_interrupts();
-            if self.rules.of(found.row.topic)?.paused {
+            let Some(found) = scan.next() else {
+                *due = None;
+                break;
+            };
+            if self.rules.of(found.row.topic)?.paused || self.followers.contains(&found.row.seq) {
                 continue;
             }
             let at = found.row.available_at.unwrap_or(self.now);
-            if self.aside.messages.len() == self.left + DUE_BESIDES {
-                self.aside.leave(at);
-                self.cut = true;
-                break;
-            }
             self.aside.messages.insert(found.row.seq, (found.id, From::Due(at, walk.cost())));
         }
-        Ok(walk)
+        Ok(!self.aside.messages.is_empty())
     }
 
     /// Leases what is ready and what lies aside, merged in arrival order. Returns the first number that must stay
@@ -232,7 +258,6 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             let Some(found) = scan.next() else {
                 walk.end_at(None);
                 self.fill_from_aside(i64::MAX, ready)?;
-                self.more = self.aside.messages.values().any(|(_, from)| matches!(from, From::Due(..)));
                 return Ok(reach);
             };
             let seq = found.row.seq;
@@ -279,174 +304,309 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         Ok(())
     }
 
-    /// Leases one message that nobody has leased and that is due, if it may be had and the batch is not full.
+    /// Deals with one message that nobody has leased and that is due.
     fn meet(&mut self, id: RowId, row: Delivery<'_>, from: From, looking: &Looking) -> Result<Met, Error> {
         let topic = self.rules.of(row.topic)?;
-        if topic.paused {
-            return Ok(Met::Passed);
-        }
-        if self.left == 0 {
-            return self.leave(id, row.seq, from);
-        }
-        let mut leased: Delivery<'_> = row;
+        let mut leased = row;
         if let From::GivenBack = from {
             leased.release();
         }
-        let keyed = row.keyed();
-        let turn = match keyed {
-            Some(keyed) => self.keys.turn(&row, keyed, &topic, looking)?,
-            None => Turn::Free,
-        };
-        if leased.attempts >= settings::max_attempts(&topic) {
-            return self.bury(id, leased, from, turn, &topic, looking);
-        }
-        self.blocked |= turn != Turn::Free;
-        match (turn, keyed) {
-            (Turn::Blocked, Some(keyed))
-                if self.tidies
-                    && !matches!(from, From::GivenBack)
-                    && self.keys.park(id, &leased, keyed, &mut self.rules)? =>
-            {
-                self.changed = true;
-                return Ok(Met::Passed);
-            }
-            (Turn::Blocked | Turn::Busy, _) => return self.leave(id, row.seq, from),
-            (Turn::Free, _) => {}
-        }
-        if self.bodies.find(row.seq).is_none() {
-            // Without an envelope it can be given to nobody, and must not stand before others.
-            return self.bury(id, leased, from, turn, &topic, looking);
-        }
-        let Some(body) = self.bodies.find(row.seq) else { return Ok(Met::Passed) };
-        let Some(rows) = &mut self.rows else {
-            if !self.deliveries.is_being_changed(id) {
-                self.left -= 1;
-            }
-            return Ok(Met::Held);
-        };
-        let refusal = self.client.as_ref().and_then(|client| refusal(client, &body.row));
-        let mut younger = Vec::new();
-        if let Some(keyed) = keyed.filter(|_| leased.lease.is_some() || refusal.is_some()) {
-            // Leased again, or failed: the younger leases of its key go back with it.
-            match keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq, Wait::No)? {
-                Some(locked) => younger = locked,
-                None => {
-                    self.changed = true;
-                    self.keys.lost(&row, keyed, &topic, looking)?;
-                    return Ok(Met::Held);
-                }
-            }
-        }
-        let seconds = self.wanted.lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
-        let until = self.now.plus_seconds(seconds);
-        leased.lease(self.nonce, self.wanted.owner, until);
-        let refused = refusal.is_some();
-        let mut _waiting = None;
-        if let Some(reason) = refusal {
-            if let From::GivenBack = from {
-                keyed.map_or(Ok(()), |keyed| self.keys.lost(&row, keyed, &topic, looking))?;
-                return self.leave(id, row.seq, from); // until its turn
-            }
-            (self.tidies, self.changed, self.refused) = (true, true, true);
-            totals::count(row.topic, Event::Failed)?;
-            let error = Some(Text::new(reason.as_bytes()));
-            if leased.attempts >= settings::max_attempts(&topic) {
-                (leased.leased_until, leased.last_error) = (None, error);
-                return self.bury(id, leased, from, turn, &topic, looking);
-            }
-            let delay = backoff::delay(
-                leased.attempts,
-                settings::backoff_seconds(&topic),
-                settings::backoff_max_seconds(&topic),
-            );
-            let due = self.now.plus_micros(delay);
-            leased.wait_until(due, error);
-            _waiting = low_water::enter_due(row.topic, due)?;
-        }
-        let _entering = low_water::enter_ready(&row)?;
-        match self.deliveries.update(id, &leased, self.snapshot, from.wait()) {
-            Outcome::Lost(xid) => {
-                if let Some(keyed) = keyed {
-                    self.keys.lost(&row, keyed, &topic, looking)?;
-                }
-                Ok(if looking.is_held_by(xid) { Met::Held } else { Met::Passed })
-            }
-            Outcome::Done if refused => {
-                transaction::touched(row.seq)?;
-                leased.available_at.map_or(Ok(()), |due| transaction::will_be_due(row.topic, due))?;
-                self.give_back(younger);
-                keyed.map_or(Ok(()), |keyed| self.keys.lost(&row, keyed, &topic, looking))?;
+        match self.verdict(id, &row, &leased, from, &topic, looking)? {
+            Verdict::Take => self.take(id, &row, leased, from, &topic, looking),
+            Verdict::Leave(_) if matches!(from, From::GivenBack) => {
+                keys::park_locked(self.deliveries, self.snapshot, [(row.seq, id)])?;
                 Ok(Met::Passed)
             }
-            Outcome::Done => {
-                rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
-                transaction::leased(row.topic, row.seq, until)?;
-                self.tidies = true;
-                self.expires(Some(until));
-                self.left -= 1;
-                self.give_back(younger);
-                self.pass(&row)?;
-                Ok(Met::Leased)
+            Verdict::Leave(met) => Ok(met),
+            Verdict::Park => self.park(id, &leased),
+            Verdict::Bury => {
+                if self.deaths.len() < DEATHS_MET_AT_MOST {
+                    self.deaths.push(id);
+                }
+                Ok(Met::Passed)
+            }
+            Verdict::BuryBeforeNext => {
+                if let Some(keyed) = row.keyed() {
+                    self.keys.doom(row.seq, id, keyed);
+                    self.pass(&row)?;
+                }
+                Ok(Met::Passed)
             }
         }
     }
 
-    /// Records the death of a message whose attempts are used up.
-    fn bury(
+    fn verdict(
         &mut self,
         id: RowId,
-        row: Delivery<'_>,
+        row: &Delivery<'_>,
+        leased: &Delivery<'_>,
         from: From,
-        turn: Turn,
+        topic: &TopicRow,
+        looking: &Looking,
+    ) -> Result<Verdict, Error> {
+        if topic.paused {
+            return Ok(Verdict::Leave(Met::Passed));
+        }
+        if self.left == 0 {
+            return Ok(Verdict::Leave(Met::Held));
+        }
+        // Without an envelope it can be given to nobody, and must not stand before others.
+        let dies = leased.attempts >= settings::max_attempts(topic) || self.bodies.find(row.seq).is_none();
+        let Some(keyed) = row.keyed() else {
+            return Ok(if dies { Verdict::Bury } else { Verdict::Take });
+        };
+        let turn = self.keys.turn(row, keyed, topic, looking)?;
+        Ok(match turn {
+            _ if dies && matches!(from, From::GivenBack) => Verdict::Leave(Met::Held), // until its turn
+            Turn::Free if !dies => Verdict::Take,
+            Turn::Free if topic.blocks_when_dead() => {
+                self.keys.lost(row, keyed, topic, looking)?;
+                Verdict::Bury
+            }
+            Turn::Free => match self.deliveries.held_by(id) {
+                None => Verdict::BuryBeforeNext,
+                Some(xid) => {
+                    self.keys.lost(row, keyed, topic, looking)?;
+                    Verdict::Leave(held(looking, xid))
+                }
+            },
+            _ if dies => Verdict::Bury,
+            Turn::Blocked if self.may_write() && !matches!(from, From::GivenBack) => Verdict::Park,
+            Turn::Blocked | Turn::Busy { soon: true } => Verdict::Leave(Met::Held),
+            Turn::Busy { soon: false } => Verdict::Leave(Met::Passed),
+        })
+    }
+
+    /// Once something is leased, the call will not sleep.
+    fn may_write(&self) -> bool {
+        self.rows.is_some() && (self.writes == Writes::AtOnce || self.left < self.wanted.size)
+    }
+
+    /// Leases a message, if nobody else is changing it or what must be changed before.
+    fn take(
+        &mut self,
+        id: RowId,
+        row: &Delivery<'_>,
+        leased: Delivery<'_>,
+        from: From,
         topic: &TopicRow,
         looking: &Looking,
     ) -> Result<Met, Error> {
-        if let From::GivenBack = from {
-            return self.leave(id, row.seq, from); // until its turn
-        }
-        if !self.tidies {
-            self.untidy |= row.key.is_some();
-            if self.rows.is_none() && row.key.is_some() && !self.deliveries.is_being_changed(id) {
-                self.left -= 1; // a claim would record it, and go on with its key
-            } else if self.deaths.len() < DEATHS_AT_MOST {
-                self.deaths.push(id);
+        let keyed = row.keyed();
+        // Leased again: the younger leases of its key go back with it.
+        let again = keyed.filter(|_| leased.lease.is_some());
+        if self.rows.is_none() {
+            let mut held_by = self.deliveries.held_by(id);
+            if let Some(keyed) = again.filter(|_| held_by.is_none()) {
+                held_by = keys::younger_held_by(self.deliveries, self.snapshot, keyed, row.seq)?;
             }
+            return Ok(match held_by {
+                Some(xid) => {
+                    self.lose(row, topic, looking)?;
+                    held(looking, xid)
+                }
+                None => {
+                    self.left -= 1;
+                    Met::Held
+                }
+            });
+        }
+        if let (Some(client), Some(body)) = (&self.client, self.bodies.find(row.seq))
+            && let Some(reason) = refusal(client, &body.row)
+        {
+            return self.refuse(id, row, leased, from, topic, looking, &reason);
+        }
+        let seconds = self.wanted.lease_seconds.unwrap_or_else(|| settings::lease_seconds(topic));
+        let until = self.now.plus_seconds(seconds);
+        let mut leased: Delivery<'_> = leased;
+        leased.lease(self.nonce, self.wanted.owner, until);
+        let doomed = keyed.map(|keyed| self.keys.take_doomed(keyed)).unwrap_or_default();
+        let needs_more = again.is_some() || !doomed.is_empty();
+        let attempt = (needs_more && !self.may_write()).then(Attempt::begin);
+        self.wrote |= needs_more && attempt.is_none();
+        let younger = match self.lease(id, row, &leased, again, &doomed)? {
+            Ok(younger) => younger,
+            Err(xid) => {
+                drop(attempt);
+                self.expires(doomed.first().map(|_| self.now)); // their deaths are for the next sweep
+                self.lose(row, topic, looking)?;
+                if let From::GivenBack = from {
+                    keys::park_locked(self.deliveries, self.snapshot, [(row.seq, id)])?;
+                }
+                return Ok(held(looking, xid));
+            }
+        };
+        if let Some(attempt) = attempt {
+            attempt.keep();
+        }
+        if let (Some(rows), Some(body)) = (&mut self.rows, self.bodies.find(row.seq)) {
+            rows.push(&body.row, token::encode(row.seq, self.nonce), leased.attempts, until);
+        }
+        transaction::leased(row.topic, row.seq, until)?;
+        self.wrote = true;
+        self.expires(Some(until));
+        self.left -= 1;
+        self.aside.messages.extend(younger.into_iter().map(|(seq, id)| (seq, (id, From::GivenBack))));
+        self.pass(row)?;
+        Ok(Met::Leased)
+    }
+
+    /// Records the deaths of `doomed`, and then that of `row`.
+    fn record_death(
+        &mut self,
+        id: RowId,
+        row: &Delivery<'_>,
+        doomed: &[(i64, RowId)],
+    ) -> Tried<Vec<(i64, RowId)>> {
+        for (_, dead) in doomed {
+            if let Err(xid) = self.bury(*dead)? {
+                return Ok(Err(xid));
+            }
+        }
+        let (rules, sent_back) = (&mut self.rules, &mut self.sent_back);
+        let done = keys::bury(self.deliveries, self.snapshot, id, row, rules, sent_back, self.now)?;
+        Ok(done.map(|()| Vec::new()))
+    }
+
+    /// Records the deaths of `doomed`, locks the younger leases of a key that is leased `again`, and then leases.
+    fn lease(
+        &mut self,
+        id: RowId,
+        row: &Delivery<'_>,
+        leased: &Delivery<'_>,
+        again: Option<Keyed<'_>>,
+        doomed: &[(i64, RowId)],
+    ) -> Tried<Vec<(i64, RowId)>> {
+        for (_, dead) in doomed {
+            if let Err(xid) = self.bury(*dead)? {
+                return Ok(Err(xid));
+            }
+        }
+        let younger = match again {
+            Some(keyed) => keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq, Wait::No)?,
+            None => Ok(Vec::new()),
+        };
+        let Ok(younger) = younger else { return Ok(younger) };
+        let _entering = low_water::enter_ready(row)?;
+        Ok(match self.deliveries.update(id, leased, self.snapshot, Wait::No) {
+            Outcome::Lost(xid) => Err(xid),
+            Outcome::Done => Ok(younger),
+        })
+    }
+
+    /// Fails a message that the client cannot be shown: counted, and with the reason as its last error.
+    #[allow(clippy::too_many_arguments)]
+    fn refuse(
+        &mut self,
+        id: RowId,
+        row: &Delivery<'_>,
+        leased: Delivery<'_>,
+        from: From,
+        topic: &TopicRow,
+        looking: &Looking,
+        reason: &str,
+    ) -> Result<Met, Error> {
+        if let From::GivenBack = from {
+            self.lose(row, topic, looking)?;
+            keys::park_locked(self.deliveries, self.snapshot, [(row.seq, id)])?; // until its turn
             return Ok(Met::Passed);
         }
-        let mut younger = None;
-        if self.buried < DEATHS_AT_MOST {
-            self.buried += 1;
-            younger = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
-            self.changed |= younger.is_some();
-        }
-        if younger.is_none() {
-            self.expires(row.leased_until); // left for a later look
-        }
-        let (Some(younger), Some(keyed)) = (younger, row.keyed()) else { return Ok(Met::Passed) };
-        if topic.blocks_when_dead() {
-            self.give_back(younger);
-            self.keys.lost(&row, keyed, topic, looking)?;
+        (self.wrote, self.refused, self.writes) = (true, true, Writes::AtOnce);
+        let keyed = row.keyed();
+        let doomed = keyed.map(|keyed| self.keys.take_doomed(keyed)).unwrap_or_default();
+        let mut failed: Delivery<'_> = leased;
+        failed.lease(self.nonce, self.wanted.owner, self.now);
+        let error = Some(Text::new(reason.as_bytes()));
+        let dies = failed.attempts >= settings::max_attempts(topic);
+        let done = if dies {
+            (failed.leased_until, failed.last_error) = (None, error);
+            self.record_death(id, &failed, &doomed)?
         } else {
-            self.ended.add(keyed, row.seq)?;
-            if turn == Turn::Free {
-                self.pass(&row)?;
+            let (first, longest) = (settings::backoff_seconds(topic), settings::backoff_max_seconds(topic));
+            let delay = backoff::delay(failed.attempts, first, longest);
+            let due = self.now.plus_micros(delay);
+            let _waiting = low_water::enter_due(row.topic, due)?;
+            failed.wait_until(due, error);
+            self.lease(id, row, &failed, keyed, &doomed)?
+        };
+        let younger = match done {
+            Ok(younger) => younger,
+            Err(xid) => {
+                self.lose(row, topic, looking)?;
+                return Ok(held(looking, xid));
             }
+        };
+        totals::count(row.topic, Event::Failed)?;
+        transaction::touched(row.seq)?;
+        failed
+            .available_at
+            .filter(|_| !dies)
+            .map_or(Ok(()), |due| transaction::will_be_due(row.topic, due))?;
+        self.aside.messages.extend(younger.into_iter().map(|(seq, id)| (seq, (id, From::GivenBack))));
+        match keyed {
+            Some(keyed) if dies && !topic.blocks_when_dead() => {
+                self.ended.add(keyed, row.seq)?;
+                self.pass(row)?;
+            }
+            _ => self.lose(row, topic, looking)?,
         }
         Ok(Met::Passed)
     }
 
-    /// Records the deaths that were met before anything was leased.
-    fn bury_put_off(&mut self) -> Result<(), Error> {
+    /// Somebody else has the message: what comes after it of its key must wait.
+    fn lose(&mut self, row: &Delivery<'_>, topic: &TopicRow, looking: &Looking) -> Result<(), Error> {
+        row.keyed().map_or(Ok(()), |keyed| self.keys.lost(row, keyed, topic, looking))
+    }
+
+    fn park(&mut self, id: RowId, row: &Delivery<'_>) -> Result<Met, Error> {
+        let Some(keyed) = row.keyed() else { return Ok(Met::Held) };
+        let parked = self.keys.park(id, row, keyed, &mut self.rules)?;
+        self.wrote |= parked;
+        Ok(if parked { Met::Passed } else { Met::Held })
+    }
+
+    /// Records a death.
+    fn bury(&mut self, id: RowId) -> Tried<()> {
         let mut rows = ById::open(self.deliveries, self.snapshot);
+        let Some(found) = rows.find(id) else { return Ok(Ok(())) };
+        let row = found.row;
+        if let Err(xid) = keys::bury(
+            self.deliveries,
+            self.snapshot,
+            id,
+            &row,
+            &mut self.rules,
+            &mut self.sent_back,
+            self.now,
+        )? {
+            return Ok(Err(xid));
+        }
+        if let Some(keyed) = row.keyed()
+            && !self.rules.of(row.topic)?.blocks_when_dead()
+        {
+            self.ended.add(keyed, row.seq)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// True if there is a younger message of its key.
+    fn is_followed(&self, id: RowId) -> Result<bool, Error> {
+        let mut rows = ById::open(self.deliveries, self.snapshot);
+        let row = rows.find(id).map(|found| found.row);
+        let Some((row, keyed)) = row.and_then(|row| Some((row, row.keyed()?))) else { return Ok(false) };
+        keys::is_followed(self.deliveries, self.snapshot, keyed, row.seq)
+    }
+
+    /// Records deaths that no lease needed. What is left is found by a later sweep.
+    fn bury_the_rest(&mut self) -> Result<(), Error> {
+        let mut buried = 0;
         for id in std::mem::take(&mut self.deaths) {
-            let Some(found) = rows.find(id) else { continue };
-            let row = found.row;
-            let buried = keys::bury(self.deliveries, self.snapshot, id, &row, &mut self.rules, self.now)?;
-            let (Some(younger), Some(keyed)) = (buried, row.keyed()) else { continue };
-            keys::park_locked(self.deliveries, self.snapshot, younger)?;
-            if !self.rules.of(row.topic)?.blocks_when_dead() {
-                self.ended.add(keyed, row.seq)?;
+            if buried == DEATHS_AT_MOST || self.bury(id)?.is_err() {
+                self.expires(Some(self.now));
+                continue;
             }
+            buried += 1;
+            self.wrote = true;
         }
         Ok(())
     }
@@ -457,21 +617,9 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             && let Some(next) = self.keys.passed(row, keyed)?
         {
             self.aside.messages.entry(next.seq).or_insert((next.id, From::Key));
+            self.followers.insert(next.seq);
         }
         Ok(())
-    }
-
-    fn give_back(&mut self, locked: Vec<(i64, RowId)>) {
-        self.aside.messages.extend(locked.into_iter().map(|(seq, id)| (seq, (id, From::GivenBack))));
-    }
-
-    /// Leaves a message for later.
-    fn leave(&mut self, id: RowId, seq: i64, from: From) -> Result<Met, Error> {
-        if let From::GivenBack = from {
-            keys::park_locked(self.deliveries, self.snapshot, [(seq, id)])?;
-            return Ok(Met::Passed);
-        }
-        Ok(Met::Held)
     }
 
     fn expires(&mut self, until: Option<Time>) {
@@ -484,6 +632,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         for (seq, (id, from)) in std::mem::take(&mut self.aside.messages) {
             match from {
                 From::Due(at, cost) => {
+                    self.more = true;
                     self.aside.leave(at);
                     self.aside.lease(cost);
                 }
@@ -491,19 +640,31 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
                 From::Ready | From::Key => {}
             }
         }
-        if self.tidies {
-            self.bury_put_off()?;
+        let writes = self.may_write();
+        let mut reach = reach;
+        for (seq, id) in self.keys.take_all_doomed() {
+            if self.left == 0 && self.is_followed(id)? {
+                // Others may lease what comes next, and record this first.
+                reach = reach.into_iter().chain([seq]).min();
+            } else if writes {
+                self.deaths.push(id);
+            } else {
+                self.expires(Some(self.now));
+            }
+        }
+        if writes {
+            self.bury_the_rest()?;
         }
         let unparked = self.keys.finish()?;
-        self.ended.unblock(Wait::No)?;
+        if writes {
+            self.ended.unblock(Wait::No)?;
+        }
         walk.end_at(self.aside.cost);
         Ok(Filled {
             count: self.wanted.size - self.left,
             more: self.more,
-            changed: self.changed,
+            wrote: self.wrote,
             refused: self.refused,
-            untidy: self.untidy,
-            hides: self.cut && self.blocked,
             ready: reach.into_iter().chain(unparked.ready).min(),
             due: self.aside.left.into_iter().chain(unparked.due).min(),
             expiry: self.expiry,

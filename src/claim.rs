@@ -1,7 +1,7 @@
 //! Worker side, first half: `claim` leases the oldest ready messages, and never waits for anybody.
 
 use crate::argument::{self, Fault};
-use crate::batch::{Batch, Source, Wanted};
+use crate::batch::{Batch, Source, Wanted, Writes};
 use crate::error::Error;
 use crate::floor::{self, Seen};
 use crate::settings;
@@ -18,9 +18,6 @@ use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Table};
 use crate::store::value::{Text, Time};
 use crate::wake::{self, Found};
-
-/// Looks of one claim while those before have only cleared the way.
-const LOOKS_AT_MOST: usize = 100;
 
 pub struct Request<'a> {
     pub owner: Option<Text<'a>>,
@@ -44,7 +41,7 @@ pub fn claim<'fcx>(request: Request<'_>, caller: Caller<'fcx>) -> Result<Claimed
     let claim = checked(request)?;
     let mut rows = caller.claimed_rows()?;
     let deadline = server::clock().plus_seconds(claim.wait_seconds);
-    wake::look_until(deadline, claim.topic, || attempt(&claim, Some(&mut rows)))?;
+    wake::look_until(deadline, claim.topic, || look(&claim, Some(&mut rows)))?;
     Ok(rows)
 }
 
@@ -56,7 +53,7 @@ pub fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) 
     let claim = checked(Request { owner, topic, batch_size: one, lease_seconds: one, wait_seconds })?;
     call.let_go_of_snapshot();
     let deadline = server::clock().plus_seconds(claim.wait_seconds);
-    wake::look_until(deadline, claim.topic, || attempt(&claim, None))
+    wake::look_until(deadline, claim.topic, || look(&claim, None))
 }
 
 fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
@@ -80,45 +77,8 @@ fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
     })
 }
 
-/// What a look in vain must not change, lest it stay locked until the time to wait is up: nothing is parked, and no
-/// death recorded, until something is leased. But what is next of a key comes only after the death before it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tidying {
-    AfterLease,
-    AtOnce,
-}
-
-/// What a look came to.
-enum Looked {
-    Found(Found),
-    /// Nothing; but there may be something behind what has been, or is to be, recorded or parked.
-    Untidy,
-}
-
-/// Looks at the table. Without `rows` it leases nothing.
-fn attempt(claim: &Claim<'_>, mut rows: Option<&mut ClaimedRows<'_>>) -> Result<Found, Error> {
-    let mut tidying = if claim.wait_seconds > 0 { Tidying::AfterLease } else { Tidying::AtOnce };
-    let mut changed = false;
-    for _ in 0..LOOKS_AT_MOST {
-        match look_once(claim, rows.as_deref_mut(), tidying)? {
-            Looked::Untidy => {
-                changed |= tidying == Tidying::AtOnce;
-                tidying = Tidying::AtOnce;
-            }
-            // The call ends, so that what it has recorded or parked counts.
-            Looked::Found(Found::Nothing { .. }) if changed && claim.wait_seconds > 0 => break,
-            Looked::Found(found) => return Ok(found),
-        }
-    }
-    Ok(Found::Something)
-}
-
-/// One look, under one snapshot.
-fn look_once(
-    claim: &Claim<'_>,
-    rows: Option<&mut ClaimedRows<'_>>,
-    tidying: Tidying,
-) -> Result<Looked, Error> {
+/// One look, under one snapshot. Without `rows` it leases nothing.
+fn look(claim: &Claim<'_>, rows: Option<&mut ClaimedRows<'_>>) -> Result<Found, Error> {
     let now = server::clock();
     low_water::raise(now)?;
     let waiting = looks::look_at_waiting(claim.topic, now)?;
@@ -128,60 +88,53 @@ fn look_once(
         envelopes: Table::open(Access::Read)?,
         topics: Table::open(Access::Read)?,
     };
-    let looked = look(claim, rows, tidying, now, &tables, waiting, ready)?;
-    if let Looked::Found(Found::Nothing { .. }) = looked
+    let found = look_at(claim, rows, now, &tables, waiting, ready)?;
+    if let Found::Nothing { .. } = found
         && claim.wait_seconds > 0
     {
         tables.release();
     }
-    Ok(looked)
+    Ok(found)
 }
 
-fn look(
+fn look_at(
     claim: &Claim<'_>,
     rows: Option<&mut ClaimedRows<'_>>,
-    tidying: Tidying,
     now: Time,
     tables: &Tables,
     waiting: Looking,
     ready: Looking,
-) -> Result<Looked, Error> {
+) -> Result<Found, Error> {
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&tables.topics, &snapshot);
     let topic = claim.topic.map(|topic| rules.of(topic)).transpose()?.unwrap_or_default();
     if topic.paused {
-        return Ok(Looked::Found(Found::Nothing { next: Time(floor::NEVER) }));
+        return Ok(Found::Nothing { next: Time(floor::NEVER) });
     }
     let size = claim.batch_size.unwrap_or_else(|| settings::batch_size(&topic)).unsigned_abs() as usize;
     let (leases, waits) = (rows.is_some(), claim.wait_seconds > 0);
     let wanted = Wanted { owner: claim.owner, topic: claim.topic, size, lease_seconds: claim.lease_seconds };
     let source =
         Source { deliveries: &tables.deliveries, envelopes: &tables.envelopes, rules, snapshot: &snapshot };
-    let tidies = tidying == Tidying::AtOnce;
-    let filled = Batch::new(wanted, source, now, tidies, ready.start() <= 0, rows)?.fill(&waiting, &ready)?;
-    let in_vain = filled.count == 0;
-    let changed = leases && (!in_vain || filled.changed || !waits);
-    let next_end = ready.finish(Seen { reach: filled.ready, expiry: filled.expiry }, changed);
-    waiting.finish(Seen { reach: filled.due.map(|due| due.0), expiry: floor::NEVER }, changed);
-    if leases && in_vain && filled.refused {
-        return Ok(Looked::Found(Found::Something)); // the call ends, so that what it has failed counts
-    }
-    let hidden = in_vain && filled.hides;
-    let untidy =
-        in_vain && waits && (filled.untidy || filled.changed) || hidden && (filled.changed || !tidies);
-    if leases && untidy {
-        return Ok(Looked::Untidy);
-    }
-    if !in_vain || hidden && !leases {
+    let writes = if waits { Writes::OnceLeased } else { Writes::AtOnce };
+    let filled = Batch::new(wanted, source, now, writes, ready.start() <= 0, rows)?.fill(&waiting, &ready)?;
+    let next_end = ready.finish(Seen { reach: filled.ready, expiry: filled.expiry }, filled.wrote);
+    waiting.finish(Seen { reach: filled.due.map(|due| due.0), expiry: floor::NEVER }, filled.wrote);
+    if filled.count > 0 {
         let taken = Found::Taken { count: filled.count, all: filled.count < size, more: filled.more };
-        return Ok(Looked::Found(if leases { taken } else { Found::Something }));
+        return Ok(if leases { taken } else { Found::Something });
+    }
+    if leases && filled.refused {
+        return Ok(Found::Something); // the call ends, so that what it has failed counts
     }
     if !waits {
-        return Ok(Looked::Found(Found::Nothing { next: next_end }));
+        return Ok(Found::Nothing { next: next_end });
     }
     let next_due = scan::next_due(&tables.deliveries, &snapshot, claim.topic, now)?;
-    let next = next_due.into_iter().chain([next_end]).min().unwrap_or(next_end);
-    Ok(Looked::Found(Found::Nothing { next }))
+    // What ran out before now, this look has looked for.
+    let next_end = Some(next_end).filter(|end| *end > now);
+    let next = next_due.into_iter().chain(next_end).min().unwrap_or(Time(floor::NEVER));
+    Ok(Found::Nothing { next })
 }
 
 struct Tables {

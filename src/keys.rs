@@ -28,10 +28,10 @@ use crate::store::of_key::{self, Keyed, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
 use crate::store::rules::TopicRules;
 use crate::store::snapshot::Latest;
-use crate::store::table::{Against, Outcome, RowId, Table, Wait};
+use crate::store::table::{Against, Outcome, RowId, Table, Wait, Xid};
 use crate::store::value::{Text, Time};
-use crate::store::{server, transaction};
-use std::collections::{BTreeMap, HashMap};
+use crate::store::{server, transaction, waiting};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 /// Messages that one claim parks. More stay as they are, for the next one.
@@ -43,20 +43,20 @@ pub enum Turn {
     Free,
     /// An older message stands before it, and will for a while.
     Blocked,
-    /// An older message stands before it that somebody is claiming or ending at this moment.
-    Busy,
+    /// An older message stands before it that somebody is claiming or ending: `soon` to be over, as far as one knows.
+    Busy {
+        soon: bool,
+    },
 }
 
 /// What a claim knows about a key.
 enum Standing {
     Free(Free),
-    /// The rest stands behind message `by`; these have been parked behind it.
-    Blocked {
+    /// The rest stands behind message `by`.
+    Behind {
         by: i64,
-        dead_lasts: bool,
-        parked: Vec<Parked>,
+        turn: Turn,
     },
-    Busy,
 }
 
 /// A key of which this claim may lease what comes next.
@@ -69,10 +69,13 @@ struct Free {
     asked: i64,
     /// Those met under a lease that runs.
     leased: Vec<i64>,
+    /// Of what is over: those that are dead, once that is recorded.
+    doomed: Vec<(i64, RowId)>,
 }
 
 impl Free {
-    const UNKNOWN: Free = Free { to: i64::MIN, next: None, asked: i64::MIN, leased: Vec::new() };
+    const UNKNOWN: Free =
+        Free { to: i64::MIN, next: None, asked: i64::MIN, leased: Vec::new(), doomed: Vec::new() };
 
     /// A ready or leased message before `seq` that the look has met and this claim has not leased.
     fn met_before(&self, seq: i64) -> Option<i64> {
@@ -90,8 +93,10 @@ pub struct Follower {
     is_due: bool,
 }
 
-/// A message that this claim has parked, and where it was.
+/// A message that this claim has parked behind message `by`, and where it was.
 struct Parked {
+    by: i64,
+    dead_lasts: bool,
     id: RowId,
     place: Place,
 }
@@ -115,7 +120,9 @@ pub struct Keys<'s> {
     low_water: Rc<Known>,
     /// The look began at the beginning: it meets every ready or leased message, in order.
     meets_all: bool,
-    parked: usize,
+    parked: Vec<Parked>,
+    /// Their numbers: they are not any more as the snapshot has them.
+    parked_seqs: HashSet<i64>,
 }
 
 /// Open once a keyed message is met: others shall not pay.
@@ -140,7 +147,8 @@ impl<'s> Keys<'s> {
             known: HashMap::new(),
             low_water,
             meets_all,
-            parked: 0,
+            parked: Vec::new(),
+            parked_seqs: HashSet::new(),
         })
     }
 
@@ -167,12 +175,12 @@ impl<'s> Keys<'s> {
         let name = keyed.bytes();
         let mut free = match self.known.remove(&name) {
             Some(Standing::Free(free)) => free,
-            Some(blocked) => {
-                let turn = if let Standing::Busy = blocked { Turn::Busy } else { Turn::Blocked };
-                self.known.insert(name, blocked);
+            Some(Standing::Behind { by, turn }) if by < row.seq => {
+                self.known.insert(name, Standing::Behind { by, turn });
                 return Ok(turn);
             }
-            None => Free::UNKNOWN,
+            // The due ones do not come in order.
+            _ => Free::UNKNOWN,
         };
         let to = free.to;
         let next = free.next.map_or_else(|| self.first_later(keyed, to), Ok)?;
@@ -210,7 +218,31 @@ impl<'s> Keys<'s> {
         let next = known.map_or_else(|| self.first_later(keyed, row.seq), Ok)?;
         (free.to, free.next) = (row.seq, Some(next));
         self.known.insert(name, Standing::Free(free));
-        Ok(next.filter(|next| next.is_due))
+        Ok(next.filter(|next| next.is_due && !self.parked_seqs.contains(&next.seq)))
+    }
+
+    /// Message `seq`, which was free, has no attempt left: the next of its key may be leased once that is recorded.
+    pub fn doom(&mut self, seq: i64, id: RowId, keyed: Keyed<'_>) {
+        if let Some(Standing::Free(free)) = self.known.get_mut(&keyed.bytes()) {
+            free.doomed.push((seq, id));
+        }
+    }
+
+    /// Those that must be recorded as dead before the next message of a key is leased.
+    pub fn take_doomed(&mut self, keyed: Keyed<'_>) -> Vec<(i64, RowId)> {
+        match self.known.get_mut(&keyed.bytes()) {
+            Some(Standing::Free(free)) => std::mem::take(&mut free.doomed),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The same of all keys.
+    pub fn take_all_doomed(&mut self) -> Vec<(i64, RowId)> {
+        let doomed = self.known.values_mut().map(|standing| match standing {
+            Standing::Free(free) => std::mem::take(&mut free.doomed),
+            Standing::Behind { .. } => Vec::new(),
+        });
+        doomed.flatten().collect()
     }
 
     /// `row` was free, but somebody else is changing it or has changed it. It stands before the rest.
@@ -235,13 +267,12 @@ impl<'s> Keys<'s> {
         keyed: Keyed<'_>,
         rules: &mut TopicRules<'_>,
     ) -> Result<bool, Error> {
-        let Some(Standing::Blocked { dead_lasts, parked, .. }) = self.known.get_mut(&keyed.bytes()) else {
-            return Ok(false);
-        };
-        if row.lease.is_some() || self.parked == PARK_AT_MOST {
+        let Some(Standing::Behind { by, .. }) = self.known.get(&keyed.bytes()) else { return Ok(false) };
+        if row.lease.is_some() || self.parked.len() == PARK_AT_MOST {
             return Ok(false);
         }
-        if *dead_lasts && !rules.hold(row.topic, Wait::No)? {
+        let (by, dead_lasts) = (*by, rules.of(row.topic)?.blocks_when_dead());
+        if dead_lasts && !rules.hold(row.topic, Wait::No)? {
             return Ok(false);
         }
         let mut after = *row;
@@ -250,27 +281,27 @@ impl<'s> Keys<'s> {
             return Ok(false);
         }
         transaction::touched(row.seq)?;
-        self.parked += 1;
-        parked.push(Parked { id: self.deliveries.last(), place: row.place });
+        self.parked_seqs.insert(row.seq);
+        self.parked.push(Parked { by, dead_lasts, id: self.deliveries.last(), place: row.place });
         Ok(true)
     }
 
     /// Looks again at the messages behind which others were parked.
-    pub fn finish(self) -> Result<Unparked, Error> {
+    pub fn finish(mut self) -> Result<Unparked, Error> {
+        self.parked.sort_by_key(|parked| parked.by);
         let mut unparked = Unparked::default();
-        for standing in self.known.into_values() {
-            let Standing::Blocked { by, dead_lasts, parked } = standing else { continue };
-            if parked.is_empty() || Outlook::of(by, self.deliveries, dead_lasts)?.lasts {
+        for behind in self.parked.chunk_by(|one, next| one.by == next.by) {
+            if Outlook::of(behind[0].by, self.deliveries, behind[0].dead_lasts)?.lasts {
                 continue;
             }
             let snapshot = Latest::push();
             let mut rows = ById::open(self.deliveries, &snapshot);
-            for Parked { id, place } in parked {
-                let Some(found) = rows.find(id) else { continue };
-                let row = Delivery { place, ..found.row };
-                let due = row.available_at.filter(|_| place == Place::Waiting);
+            for Parked { id, place, .. } in behind {
+                let Some(found) = rows.find(*id) else { continue };
+                let row = Delivery { place: *place, ..found.row };
+                let due = row.available_at.filter(|_| *place == Place::Waiting);
                 let _waiting = due.map(|due| low_water::enter_due(row.topic, due)).transpose()?;
-                self.deliveries.update(id, &row, &snapshot, Wait::No);
+                self.deliveries.update(*id, &row, &snapshot, Wait::No);
                 match place {
                     Place::Waiting => unparked.due = unparked.due.into_iter().chain(row.available_at).min(),
                     _ => unparked.ready = unparked.ready.into_iter().chain([row.seq]).min(),
@@ -284,10 +315,10 @@ impl<'s> Keys<'s> {
         let dead_lasts = topic.blocks_when_dead();
         let outlook = Outlook::of(by, self.deliveries, dead_lasts)?;
         if outlook.lasts && !outlook.changed_by.is_some_and(|xid| looking.is_held_by(xid)) {
-            Ok((Standing::Blocked { by, dead_lasts, parked: Vec::new() }, Turn::Blocked))
-        } else {
-            Ok((Standing::Busy, Turn::Busy))
+            return Ok((Standing::Behind { by, turn: Turn::Blocked }, Turn::Blocked));
         }
+        let turn = Turn::Busy { soon: outlook.changed_by.is_none_or(|xid| looking.is_held_by(xid)) };
+        Ok((Standing::Behind { by, turn }, turn))
     }
 
     fn first_later(&mut self, keyed: Keyed<'_>, after: i64) -> Result<Option<Follower>, Error> {
@@ -313,15 +344,18 @@ impl<'s> Keys<'s> {
     }
 }
 
-/// Locks the leased messages of a key that are younger than `seq`. None if, without waiting, one of them cannot be had,
-/// or if one has changed.
+/// What was done, or the transaction because of which it would have had to wait.
+pub type Tried<T> = Result<Result<T, Xid>, Error>;
+
+/// Locks the leased messages of a key that are younger than `seq`, in order. It fails if, without waiting, one of them
+/// cannot be had, or if one has changed.
 pub fn lock_younger(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
     keyed: Keyed<'_>,
     seq: i64,
     wait: Wait,
-) -> Result<Option<Vec<(i64, RowId)>>, Error> {
+) -> Tried<Vec<(i64, RowId)>> {
     let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
     let mut younger = scan.younger(keyed, seq);
     let mut locked = Vec::new();
@@ -330,12 +364,46 @@ pub fn lock_younger(
         if found.row.lease.is_none() {
             continue;
         }
-        if deliveries.lock(found.id, Against::Everybody, snapshot, wait) != Outcome::Done {
-            return Ok(None);
+        if let Outcome::Lost(xid) = deliveries.lock(found.id, Against::Everybody, snapshot, wait) {
+            return Ok(Err(xid));
         }
         locked.push((found.row.seq, found.id));
     }
-    Ok(Some(locked))
+    Ok(Ok(locked))
+}
+
+/// Who would keep [`lock_younger`] from locking them.
+pub fn younger_held_by(
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    keyed: Keyed<'_>,
+    seq: i64,
+) -> Result<Option<Xid>, Error> {
+    let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
+    let mut younger = scan.younger(keyed, seq);
+    while let Some(found) = younger.next() {
+        server::check_for_interrupts();
+        let held_by = deliveries.held_by(found.id).filter(|_| found.row.lease.is_some());
+        if held_by.is_some() {
+            return Ok(held_by);
+        }
+    }
+    Ok(None)
+}
+
+/// True if a younger message of a key is to be delivered.
+pub fn is_followed(
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    keyed: Keyed<'_>,
+    seq: i64,
+) -> Result<bool, Error> {
+    for part in [Part::Ready, Part::Later] {
+        if OfKey::open(deliveries, part, snapshot)?.younger(keyed, seq).next().is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Message `seq` of a key has gone back: the younger leases go back with it, their attempt uncounted.
@@ -344,7 +412,7 @@ pub fn send_back(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> 
         server::check_for_interrupts();
         await_younger(deliveries, keyed, seq)?;
         let snapshot = Latest::push();
-        if let Some(younger) = lock_younger(deliveries, &snapshot, keyed, seq, Wait::Yes)? {
+        if let Ok(younger) = lock_younger(deliveries, &snapshot, keyed, seq, Wait::Yes)? {
             return park_locked(deliveries, &snapshot, younger);
         }
     }
@@ -384,67 +452,71 @@ pub fn park_locked(
     Ok(())
 }
 
-/// Records that no attempt is left for a message, and returns the younger ones of its key that it has locked, whose
-/// leases end with it. None if that must wait, and then nothing has changed: somebody is
-/// changing it, is parking another one behind it, or, where the dead block their key, is changing a younger lease or
-/// that rule.
+/// Records that no attempt is left for a message, and parks the younger ones of its key whose leases end with it. It
+/// fails, and has recorded nothing, if somebody is changing the message, is parking another one behind it, or, where the
+/// dead block their key, is changing a younger lease or that rule; or if, by a death in `sent_back`, messages of its key
+/// are not any more as the snapshot has them.
 pub fn bury(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
     id: RowId,
     row: &Delivery<'_>,
     rules: &mut TopicRules<'_>,
+    sent_back: &mut HashSet<Vec<u8>>,
     now: Time,
-) -> Result<Option<Vec<(i64, RowId)>>, Error> {
+) -> Tried<()> {
     let blocks = rules.of(row.topic)?.blocks_when_dead();
     let mut younger = Vec::new();
     if let Some(keyed) = row.keyed().filter(|_| blocks) {
-        if !rules.hold(row.topic, Wait::No)? {
-            return Ok(None);
+        if sent_back.contains(&keyed.bytes()) || !rules.hold(row.topic, Wait::No)? {
+            return Ok(Err(Xid::INVALID));
         }
         match lock_younger(deliveries, snapshot, keyed, row.seq, Wait::No)? {
-            Some(locked) => younger = locked,
-            None => return Ok(None),
+            Ok(locked) => younger = locked,
+            Err(xid) => return Ok(Err(xid)),
         }
     }
     let mut after = *row;
     after.die_exhausted(now);
-    if deliveries.update(id, &after, snapshot, Wait::No) != Outcome::Done {
-        return Ok(None);
+    if let Outcome::Lost(xid) = deliveries.update(id, &after, snapshot, Wait::No) {
+        return Ok(Err(xid));
     }
     transaction::touched(row.seq)?;
     if let Some(keyed) = row.keyed().filter(|_| !blocks)
-        && is_being_parked_on(deliveries, keyed, row.seq)?
+        && let Some(xid) = is_being_parked_on(deliveries, keyed, row.seq)?
     {
         let id = deliveries.last();
         deliveries.update(id, row, &Latest::push(), Wait::No);
-        return Ok(None);
+        return Ok(Err(xid));
     }
-    Ok(Some(younger))
+    if let Some(keyed) = row.keyed().filter(|_| !younger.is_empty()) {
+        park_locked(deliveries, snapshot, younger)?;
+        sent_back.insert(keyed.bytes());
+    }
+    Ok(Ok(()))
 }
 
-/// True if an open transaction is parking the first message of a key after number `seq`.
-fn is_being_parked_on(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<bool, Error> {
+/// The open transaction that is parking the first message of a key after number `seq`.
+fn is_being_parked_on(
+    deliveries: &Table<Deliveries>,
+    keyed: Keyed<'_>,
+    seq: i64,
+) -> Result<Option<Xid>, Error> {
     let mut scan = Now::of_key(deliveries, Part::Later)?;
     let mut younger = scan.younger(keyed, seq);
     while let Some(version) = younger.next() {
         match version.row.place {
-            Place::Parked if version.written_by.is_some() => return Ok(true),
-            _ if version.is_settled() => return Ok(false),
+            Place::Parked if version.written_by.is_some() => return Ok(version.written_by),
+            _ if version.is_settled() => return Ok(None),
             _ => {}
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Message `ended` of a key is over: if the next one is parked and nothing is left before it, it is due now. A
 /// transaction that is parking it is waited for, or, with `Wait::No`, will see itself that the message is over.
-pub fn unblock(
-    deliveries: &Table<Deliveries>,
-    keyed: Keyed<'_>,
-    ended: i64,
-    wait: Wait,
-) -> Result<(), Error> {
+fn unblock(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, ended: i64, wait: Wait) -> Result<(), Error> {
     let mut later = Now::of_key(deliveries, Part::Later)?;
     loop {
         server::check_for_interrupts();
@@ -519,26 +591,43 @@ fn before(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<
 /// The keys of messages that one call ends.
 pub struct Ended<'t> {
     deliveries: &'t Table<Deliveries>,
-    later: Option<Now<'t>>,
+    scans: Option<Followers<'t>>,
     /// Where another message waits or is parked: the key and the first message ended.
     blocked: BTreeMap<Vec<u8>, (Keyed<'static>, i64)>,
 }
 
+/// Open once a keyed message is met.
+struct Followers<'t> {
+    later: Now<'t>,
+    /// If anybody waits for them: to wake nobody for nothing.
+    ready: Option<Now<'t>>,
+}
+
 impl<'t> Ended<'t> {
     pub fn new(deliveries: &'t Table<Deliveries>) -> Self {
-        Ended { deliveries, later: None, blocked: BTreeMap::new() }
+        Ended { deliveries, scans: None, blocked: BTreeMap::new() }
     }
 
     /// Message `seq` of a key has been removed, or is dead: the lowest of the call first.
     pub fn add(&mut self, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
-        let later = match self.later.take() {
-            Some(later) => later,
-            None => Now::of_key(self.deliveries, Part::Later)?,
+        let scans = match self.scans.take() {
+            Some(scans) => scans,
+            None => Followers {
+                later: Now::of_key(self.deliveries, Part::Later)?,
+                ready: match waiting::somebody_waits() {
+                    true => Some(Now::of_key(self.deliveries, Part::Ready)?),
+                    false => None,
+                },
+            },
         };
-        if self.later.insert(later).younger(keyed, seq).next().is_some() {
+        let scans = self.scans.insert(scans);
+        let mut follows = scans.later.younger(keyed, seq).next().is_some();
+        if follows {
             self.blocked.entry(keyed.bytes()).or_insert_with(|| (keyed.copied(), seq));
         }
-        Ok(())
+        follows =
+            follows || scans.ready.as_mut().is_none_or(|ready| ready.younger(keyed, seq).next().is_some());
+        transaction::will_make_way(keyed.topic, seq, follows)
     }
 
     /// Unblocks the keys, once everything is removed.

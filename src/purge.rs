@@ -19,6 +19,7 @@ use crate::store::{arrival, looks, totals};
 use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
 use pgrx::spi::Spi;
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 const DELIVERED: &str = include_str!("queries/purge_delivered.sql");
 const HALVES: &str = include_str!("queries/purge_halves.sql");
@@ -188,7 +189,7 @@ fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
                         }
                     }
                 }
-                ended.unblock(Wait::Yes)?;
+                ended.unblock(Wait::No)?;
                 Ok((deleted, last.filter(|_| met == limit)))
             })
         },
@@ -242,7 +243,7 @@ fn record_deaths(limit: i32) -> Result<i64, Error> {
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&topics, &snapshot);
     let mut scan = InOrder::from(&deliveries, &snapshot, None, 0)?;
-    let mut deaths = 0;
+    let (mut deaths, mut sent_back) = (0, HashSet::new());
     let mut ended = Ended::new(&deliveries);
     while deaths < limit {
         server::check_for_interrupts();
@@ -257,10 +258,9 @@ fn record_deaths(limit: i32) -> Result<i64, Error> {
             continue;
         }
         deaths += 1;
-        let Some(younger) = keys::bury(&deliveries, &snapshot, found.id, &row, &mut rules, now)? else {
+        if keys::bury(&deliveries, &snapshot, found.id, &row, &mut rules, &mut sent_back, now)?.is_err() {
             continue;
-        };
-        keys::park_locked(&deliveries, &snapshot, younger)?;
+        }
         if let Some(keyed) = row.keyed().filter(|_| !topic.blocks_when_dead()) {
             ended.add(keyed, row.seq)?;
         }

@@ -145,7 +145,9 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
                 match answer {
                     Answer::Extend { .. } => {}
                     _ if row.place == Place::Dead && !blocks => {
-                        keys::unblock(&deliveries, keyed, seq, Wait::Yes)?;
+                        let mut ended = Ended::new(&deliveries);
+                        ended.add(keyed, seq)?;
+                        ended.unblock(Wait::Yes)?;
                     }
                     _ => keys::send_back(&deliveries, keyed, seq)?,
                 }

@@ -13,7 +13,7 @@ const RECHECK: i64 = 1_000_000;
 pub enum Found {
     /// So many messages, and took them. `all`: all there were; `more`: it has left some for others.
     Taken { count: usize, all: bool, more: bool },
-    /// Something, and took nothing; or nothing, but has changed what counts once the call has ended.
+    /// Something, and took nothing.
     Something,
     /// Nothing, and it knows of nothing that the clock brings before `next`.
     Nothing { next: Time },
@@ -29,6 +29,9 @@ pub fn look_until(
     let mut last = server::clock();
     let waits = last < deadline;
     let mut waiting = if waits { Waiting::rest(topic, deadline)? } else { None };
+    if waiting.is_some() {
+        server::check_client();
+    }
     let found = loop {
         let found = look()?;
         let Found::Nothing { next } = found else { break found };
@@ -44,6 +47,7 @@ pub fn look_until(
             None => waiting = Some(Waiting::begin(topic)?),
             Some(waiting) => waiting.sleep(next.min(now.plus_micros(RECHECK)), deadline)?,
         }
+        server::check_client();
     };
     if let Some(waiting) = waiting {
         waiting.end();

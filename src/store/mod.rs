@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 pub mod arrival;
+pub mod attempt;
 pub mod cache;
 pub mod catalog;
 pub mod encoding;

@@ -65,6 +65,18 @@ fn pages_touched() -> i64 {
     }
 }
 
+/// Ends a session whose client is gone. A message leased to it would be lost for as long as the lease.
+pub fn check_client() {
+    // SAFETY: the server's own question, and its own answer; where there is no client, nothing is asked.
+    unsafe {
+        if !pg_sys::MyProcPort.is_null() && !super::version::client_is_there() {
+            pg_sys::ClientConnectionLost = 1;
+            pg_sys::InterruptPending = 1;
+        }
+    }
+    check_for_interrupts();
+}
+
 /// Lets a pending cancel or shutdown end the call.
 pub fn check_for_interrupts() {
     pg_sys::check_for_interrupts!();

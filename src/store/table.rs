@@ -26,12 +26,15 @@ const ROWS_AT_ONCE: usize = 1_000;
 #[derive(Clone, Copy)]
 pub struct RowId(pub(super) pg_sys::ItemPointerData);
 
+/// A transaction, or none.
+pub type Xid = pg_sys::TransactionId;
+
 /// What became of an update or delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
     /// This transaction is changing the row or has changed it since the snapshot.
-    Lost(pg_sys::TransactionId),
+    Lost(Xid),
 }
 
 /// Whether to wait for another transaction that is changing the row.
@@ -197,19 +200,37 @@ impl<R: Record> Table<R> {
         outcome(result, &failure)
     }
 
-    /// True if a transaction that is still open, ours or not, is changing the row.
-    pub fn is_being_changed(&self, row: RowId) -> bool {
+    /// The other open transaction that is changing the row or has locked it.
+    pub fn held_by(&self, row: RowId) -> Option<Xid> {
         let mut tid = row.0;
         let mut dirty = pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
             ..pg_sys::SnapshotData::default()
         };
-        // SAFETY: the row was found by a scan of this table; a dirty look at it says who is changing it.
+        // SAFETY: the row was found by a scan of this table; a dirty look at it says who is changing it. The slot holds
+        // it, pinned, and is of a heap's kind; its header is read under the buffer's lock.
         unsafe {
             let slot = pg_sys::table_slot_create(self.relation, std::ptr::null_mut());
             let there = pg_sys::table_tuple_fetch_row_version(self.relation, &mut tid, &mut dirty, slot);
+            let ended_by = if there && dirty.xmax == pg_sys::InvalidTransactionId {
+                let slot: *mut pg_sys::BufferHeapTupleTableSlot = slot.cast();
+                let header = (*(*slot).base.tuple).t_data;
+                pg_sys::LockBuffer((*slot).buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+                let (flags, by) = (u32::from((*header).t_infomask), (*header).t_choice.t_heap.t_xmax);
+                pg_sys::LockBuffer((*slot).buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+                let is_locked = match flags & pg_sys::HEAP_XMAX_INVALID != 0 {
+                    true => false,
+                    false if flags & pg_sys::HEAP_XMAX_IS_MULTI != 0 => {
+                        pg_sys::MultiXactIdIsRunning(by.into_inner().into(), true)
+                    }
+                    false => pg_sys::TransactionIdIsInProgress(by) && !is_own(by),
+                };
+                is_locked.then_some(by)
+            } else {
+                Some(dirty.xmax)
+            };
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            !there || dirty.xmax != pg_sys::InvalidTransactionId
+            ended_by
         }
     }
 

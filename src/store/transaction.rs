@@ -59,11 +59,23 @@ struct News {
     expiry: i64,
     /// The earliest end of a lease that was given: floors hear of it by the look that gave it.
     leased_until: i64,
+    /// The lowest number of a message that is over, and whose key may go on.
+    ended: i64,
+    /// There may be another one of such a key.
+    follows: bool,
 }
 
 impl News {
-    const NONE: News =
-        News { ready: false, claimed: false, lowered: NEVER, due: NEVER, expiry: NEVER, leased_until: NEVER };
+    const NONE: News = News {
+        ready: false,
+        claimed: false,
+        lowered: NEVER,
+        due: NEVER,
+        expiry: NEVER,
+        leased_until: NEVER,
+        ended: NEVER,
+        follows: false,
+    };
 
     fn and(self, other: &News) -> News {
         News {
@@ -73,6 +85,8 @@ impl News {
             due: self.due.min(other.due),
             expiry: self.expiry.min(other.expiry),
             leased_until: self.leased_until.min(other.leased_until),
+            ended: self.ended.min(other.ended),
+            follows: self.follows || other.follows,
         }
     }
 
@@ -94,6 +108,7 @@ impl News {
 
 thread_local! {
     static PENDING: RefCell<Pending> = RefCell::new(Pending::default());
+    static TAKES_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What the transaction's looks at `range` of `key` are to leave so far.
@@ -153,6 +168,11 @@ pub fn will_be_due(topic: Text<'_>, due: Time) -> Result<(), Error> {
     tell_of(topic, News { due: due.0, ..News::NONE })
 }
 
+/// Once committed, message `seq` of `topic` stands before no other one of its key. `follows`: there may be one.
+pub fn will_make_way(topic: Text<'_>, seq: i64, follows: bool) -> Result<(), Error> {
+    tell_of(topic, News { ended: seq, follows, ..News::NONE })
+}
+
 /// Once committed, a lease in `topic` ends at `time`, perhaps earlier than known.
 pub fn will_expire(topic: Text<'_>, time: Time) -> Result<(), Error> {
     tell_of(topic, News { expiry: time.0, ..News::NONE })
@@ -170,6 +190,22 @@ pub fn touched(seq: i64) -> Result<(), Error> {
         pending.touched = pending.touched.into_iter().chain([seq]).min();
     });
     Ok(())
+}
+
+pub(super) fn lowest_touched() -> Option<i64> {
+    PENDING.with_borrow(|pending| pending.touched)
+}
+
+/// Takes back a part of a transaction that was too short for anybody to notice, and that had nothing to tell.
+pub(super) fn take_back(touched: Option<i64>, roll_back: impl FnOnce()) {
+    TAKES_BACK.set(true);
+    roll_back();
+    TAKES_BACK.set(false);
+    PENDING.with(|pending| {
+        if let Ok(mut pending) = pending.try_borrow_mut() {
+            pending.touched = touched;
+        }
+    });
 }
 
 fn tell_of(topic: Text<'_>, news: News) -> Result<(), Error> {
@@ -267,7 +303,7 @@ extern "C-unwind" fn subtransaction_ends(
     _parent: pg_sys::SubTransactionId,
     _arg: *mut std::ffi::c_void,
 ) {
-    if event != pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+    if event != pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB || TAKES_BACK.get() {
         return;
     }
     waiting::abandon();
@@ -314,7 +350,9 @@ impl Pending {
             late.then(|| (slot.installation.load(SeqCst), low))
         });
         let all = self.news.values().fold(News::NONE, News::and);
-        if self.looks.is_empty() && late.is_none() && !all.is_for_floors() {
+        // Else who was kept waiting by this transaction still holds the floor for what follows.
+        let makes_way_late = all.ended != NEVER && floor::may_be_passed(self.since, now);
+        if self.looks.is_empty() && late.is_none() && !makes_way_late && !all.is_for_floors() {
             return;
         }
         shared.locked(|contents| {
@@ -324,6 +362,10 @@ impl Pending {
                 }
             }
             let mut tell = |key: Key, news: &News| {
+                let mut news = *news;
+                if makes_way_late && news.ended != NEVER {
+                    (news.lowered, news.due) = (news.lowered.min(news.ended), 0);
+                }
                 if let Some(topic) = contents.topic(key).filter(|_| news.is_for_floors()) {
                     if news.lowered != NEVER {
                         topic.entry(Range::Ready).lower(news.lowered);
@@ -364,7 +406,7 @@ impl Pending {
         let (mut is_for_any, mut next) = (false, NEVER);
         for (topic, news) in &self.news {
             let key = key(self.installation, Some(topic));
-            if news.is_ready(committed) {
+            if news.is_ready(committed) || committed && news.follows {
                 is_for_any |= !waiting::call_for(shared, key, false);
             }
             if committed && news.next() != NEVER {

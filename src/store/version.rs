@@ -358,3 +358,12 @@ pub unsafe fn on_signal(signal: i32, handler: unsafe extern "C-unwind" fn(i32)) 
         pg_sys::pqsignal(signal, Some(handler));
     }
 }
+
+/// True unless the session's client has closed the connection.
+pub fn client_is_there() -> bool {
+    unsafe extern "C-unwind" {
+        fn pq_check_connection() -> bool;
+    }
+    // SAFETY: asks the socket of a session that has one. It may reset the latch, so whoever waits looks again first.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| pq_check_connection()) }
+}
