@@ -166,13 +166,13 @@ fn first_young(days: i32) -> Result<(i32, i64), Error> {
 /// Where the dead block their key, the next message of the key has its turn.
 fn purge_dead(days: i32, limit: i64) -> Result<i64, Error> {
     let statement = with_references(DEAD, &[("envelope", "m"), ("delivery", "d")]);
-    let deliveries = Table::<Deliveries>::open(Access::Write)?;
     series(
         limit,
         |reached| &mut reached.dead,
         |limit, at| {
-            // All in SPI's memory, which ends with the connection.
+            // All in SPI's memory, which ends with the connection: the table too.
             Spi::connect_mut(|client| {
+                let deliveries = Table::<Deliveries>::open(Access::Write)?;
                 let mut ended = Ended::new(&deliveries);
                 let (mut met, mut deleted, mut last) = (0, 0, None);
                 let (topic, seq) = at.unwrap_or_default();
