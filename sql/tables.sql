@@ -17,7 +17,7 @@ CREATE TABLE outbox.envelope (
     headers pg_catalog.jsonb,
     CONSTRAINT envelope_pkey PRIMARY KEY (seq),
     CONSTRAINT envelope_id_key UNIQUE (id)
-);
+) USING heap;
 
 -- place: r = in the ready index (ready or leased), w = waiting, k = parked behind an older message of its key,
 -- x = dead. "Leased" is no place of its own: a claim must change no column that an index or its predicate uses, or its update is not HOT. The fillfactor leaves each
@@ -39,7 +39,7 @@ CREATE TABLE outbox.delivery (
     key pg_catalog.text COLLATE pg_catalog."C",
     key_hash pg_catalog.int8,
     CONSTRAINT delivery_pkey PRIMARY KEY (seq)
-) WITH (fillfactor = 40, vacuum_truncate = off);
+) USING heap WITH (fillfactor = 40, vacuum_truncate = off);
 
 CREATE INDEX delivery_ready ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char";
@@ -72,14 +72,14 @@ CREATE TABLE outbox.receipt (
     lease_owner pg_catalog.text COLLATE pg_catalog."C",
     seqs pg_catalog.int8[],
     CONSTRAINT receipt_pkey PRIMARY KEY (first, last)
-);
+) USING heap;
 
 CREATE TABLE outbox.processed (
     consumer pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     message_id pg_catalog.uuid NOT NULL,
     processed_at pg_catalog.timestamptz NOT NULL,
     CONSTRAINT processed_pkey PRIMARY KEY (consumer, message_id)
-);
+) USING heap;
 
 CREATE INDEX processed_processed_at ON outbox.processed (processed_at);
 
@@ -95,7 +95,7 @@ CREATE TABLE outbox.topic (
     retention_days pg_catalog.int4,
     block_on_dead pg_catalog.bool,
     CONSTRAINT topic_pkey PRIMARY KEY (topic)
-);
+) USING heap;
 
 -- Rights: one row each, topic * for all. A row names its role as a dump can carry it to any server; the number, which no
 -- dump carries, is the role's when the row is written, and NULL where there is none of that name.
@@ -109,7 +109,7 @@ CREATE TABLE outbox.access (
     capability pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     number pg_catalog.oid GENERATED ALWAYS AS (outbox.role_number(role)) STORED
-);
+) USING heap;
 
 CREATE INDEX access_number ON outbox.access (number);
 

@@ -17,6 +17,8 @@ pub enum Error {
     Sequence,
     /// This number is stored, and no sequence value is above it.
     Numbers(i64),
+    /// Something is not as the extension made it.
+    Shape(Difference),
     /// A set-returning function was called where no set can be taken.
     NoSet,
     /// The current user has no right to this topic, or to all topics.
@@ -26,6 +28,22 @@ pub enum Error {
     ReadOnly(&'static CStr, bool),
     /// Text that is no uuid, and not even ASCII.
     MalformedUuid,
+}
+
+/// What is different about a table, a type or a result, and how to undo it.
+#[derive(Debug)]
+pub struct Difference {
+    pub object: String,
+    pub what: String,
+    pub cure: String,
+}
+
+impl Error {
+    /// Ends the statement with the error, from where none can be returned.
+    pub fn raise(self) -> ! {
+        ErrorReport::from(self).report(pgrx::PgLogLevel::ERROR);
+        unreachable!("an error does not return")
+    }
 }
 
 impl From<Fault> for Error {
@@ -114,6 +132,12 @@ impl Report {
                 "message numbers are used up".into(),
             )
             .detail(format!("A row of outbox.envelope, outbox.delivery or outbox.receipt has number {stored}.")),
+            Error::Shape(Difference { object, what, cure }) => Report::new(
+                Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("{object} is not as the extension made it"),
+            )
+            .detail(what)
+            .hint(cure),
             Error::NoSet => Report::new(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "set-valued function called in context that cannot accept a set".into(),

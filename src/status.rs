@@ -6,13 +6,13 @@ use crate::store::rows::{Caller, StatusRows};
 use crate::store::snapshot::Latest;
 use crate::store::survey::{Survey, Tables};
 use crate::store::value::{Text, Time};
-use crate::store::{cache, catalog, process, server, totals};
+use crate::store::{cache, catalog, process, server, shape, totals};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
 const STATUS: &str = include_str!("queries/status.sql");
 
-/// A row per check. Where library and installed version do not match, only that is told.
+/// A row per check. Where library and installed version do not match, or a table cannot be used, only that is told.
 pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
     let mut rows = caller.status_rows()?;
     let installed = catalog::installed_version().unwrap_or_default();
@@ -29,7 +29,11 @@ pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
     };
     rows.push(Text::new(b"version"), fits, Text::new(detail.as_bytes()));
     if fits {
-        further(&mut rows)?;
+        let tables = shape::report()?;
+        rows.push(Text::new(b"tables"), tables.ok, Text::new(tables.detail.as_bytes()));
+        if tables.is_usable {
+            further(&mut rows)?;
+        }
     }
     Ok(rows)
 }

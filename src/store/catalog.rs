@@ -64,13 +64,46 @@ const NAMES: [&CStr; 23] = [
     c"claimed",
 ];
 
+impl Object {
+    pub fn name(self) -> &'static CStr {
+        NAMES[self as usize]
+    }
+}
+
+/// What is there if the extension is. Indexes are missed when their table is opened, see `shape.rs`.
+const REQUIRED: [Object; 8] = [
+    Object::Envelope,
+    Object::Delivery,
+    Object::Receipt,
+    Object::Processed,
+    Object::Topic,
+    Object::Access,
+    Object::Arrival,
+    Object::Claimed,
+];
+
 /// The OIDs of all objects.
 #[derive(Clone, Copy)]
-pub struct Catalog([pg_sys::Oid; NAMES.len()]);
+pub struct Catalog {
+    oids: [pg_sys::Oid; NAMES.len()],
+    /// When they were looked up, counted in changes.
+    epoch: u64,
+}
 
 impl Catalog {
     pub fn oid(&self, object: Object) -> pg_sys::Oid {
-        self.0[object as usize]
+        self.oids[object as usize]
+    }
+
+    /// The change that it was looked up after.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// True if nothing has changed since the look-up, as far as this session has heard. It hears of everything when it
+    /// locks a table.
+    pub fn is_current(&self) -> bool {
+        EPOCH.get() == self.epoch
     }
 }
 
@@ -78,6 +111,12 @@ thread_local! {
     static KNOWN: Cell<Option<Catalog>> = const { Cell::new(None) };
     static LISTENING: Cell<bool> = const { Cell::new(false) };
     static CHANGED: Cell<bool> = const { Cell::new(false) };
+    static EPOCH: Cell<u64> = const { Cell::new(1) };
+}
+
+fn forget() {
+    KNOWN.set(None);
+    EPOCH.set(EPOCH.get() + 1);
 }
 
 /// The OID of one of the extension's objects.
@@ -101,30 +140,34 @@ fn look_up() -> Result<Catalog, Error> {
         // SAFETY: the callbacks are plain functions that live as long as the session.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-            pg_sys::CacheRegisterSyscacheCallback(
-                pg_sys::SysCacheIdentifier::PROCOID as i32,
-                Some(function_changed),
-                pg_sys::Datum::from(0),
-            );
+            // Functions; and roles, because a table's owner may be bound by row security.
+            for cache in [pg_sys::SysCacheIdentifier::PROCOID, pg_sys::SysCacheIdentifier::AUTHOID] {
+                pg_sys::CacheRegisterSyscacheCallback(
+                    cache as i32,
+                    Some(something_changed),
+                    pg_sys::Datum::from(0),
+                );
+            }
         }
     }
+    let epoch = EPOCH.get();
     let installed = installed_version();
     if installed.as_deref() != Some(env!("CARGO_PKG_VERSION")) {
         return Err(Error::Version(installed));
     }
-    let mut known = [pg_sys::InvalidOid; NAMES.len()];
+    let mut oids = [pg_sys::InvalidOid; NAMES.len()];
     // SAFETY: look-ups by name in the system catalogs; a missing name answers InvalidOid.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"outbox".as_ptr(), true);
-        for (oid, name) in known.iter_mut().zip(NAMES) {
+        for (oid, name) in oids.iter_mut().zip(NAMES) {
             *oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
-            if *oid == pg_sys::InvalidOid {
-                return Err(Error::Version(None));
-            }
         }
     }
+    if REQUIRED.iter().any(|object| oids[*object as usize] == pg_sys::InvalidOid) {
+        return Err(Error::Version(None));
+    }
     super::arrival::distrust();
-    let known = Catalog(known);
+    let known = Catalog { oids, epoch };
     KNOWN.set(Some(known));
     Ok(known)
 }
@@ -173,9 +216,13 @@ pub fn installed_version() -> Option<String> {
 
 #[pg_guard]
 extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    if relation == pg_sys::InvalidOid || KNOWN.get().is_some_and(|known| known.0.contains(&relation)) {
-        KNOWN.set(None);
+    let known = KNOWN.get();
+    let ours = relation == pg_sys::InvalidOid || known.is_some_and(|known| known.oids.contains(&relation));
+    if ours {
         CHANGED.set(true);
+    }
+    if ours || known.is_none() {
+        forget(); // perhaps during a look-up
     }
 }
 
@@ -201,6 +248,6 @@ pub fn take_changed() -> bool {
 }
 
 #[pg_guard]
-extern "C-unwind" fn function_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
-    KNOWN.set(None);
+extern "C-unwind" fn something_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
+    forget();
 }

@@ -19,6 +19,8 @@ pub trait Read: Record {
 
 /// A table that the store writes.
 pub trait Write: Record {
+    /// The columns, from 0, that a trigger may change: nothing that is decided here depends on them.
+    const FREE: &'static [usize] = &[];
     /// What decides, in a table with partial indexes, which of them a row is in.
     fn shelf(_: &Self::Row<'_>) -> Option<Shelf> {
         None
@@ -113,6 +115,8 @@ impl Read for Envelopes {
 }
 
 impl Write for Envelopes {
+    const FREE: &'static [usize] = &[5, 7, 8];
+
     fn write(row: &Envelope<'_>, fields: &mut FieldsMut<'_>) {
         fields
             .put(&row.seq)
@@ -236,6 +240,8 @@ impl Read for Deliveries {
 }
 
 impl Write for Deliveries {
+    const FREE: &'static [usize] = &[7];
+
     fn shelf(row: &Delivery<'_>) -> Option<Shelf> {
         Some(Shelf { place: row.place, keyed: row.key.is_some() })
     }

@@ -7,7 +7,8 @@ use super::record::Envelope;
 use super::survey::Stock;
 use super::totals::Totals;
 use super::value::{Column, Text, Time};
-use crate::error::Error;
+use super::version;
+use crate::error::{Difference, Error};
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys;
@@ -32,6 +33,27 @@ pub struct StatsRows<'fcx>(Rows<'fcx>);
 /// `TABLE (name text, ok boolean, detail text)` in the making.
 pub struct StatusRows<'fcx>(Rows<'fcx>);
 
+/// The types of what is pushed.
+const CLAIMED: [pg_sys::Oid; 10] = [
+    pg_sys::UUIDOID,
+    pg_sys::UUIDOID,
+    pg_sys::TEXTOID,
+    pg_sys::TEXTOID,
+    pg_sys::JSONBOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TEXTOID,
+    pg_sys::JSONBOID,
+    pg_sys::INT4OID,
+    pg_sys::TIMESTAMPTZOID,
+];
+const ANSWER: [pg_sys::Oid; 2] = [pg_sys::UUIDOID, pg_sys::BOOLOID];
+const STATS: [pg_sys::Oid; 9] = {
+    let mut types = [pg_sys::INT8OID; 9];
+    types[0] = pg_sys::TEXTOID;
+    types
+};
+const STATUS: [pg_sys::Oid; 3] = [pg_sys::TEXTOID, pg_sys::BOOLOID, pg_sys::TEXTOID];
+
 /// A set in the making.
 struct Rows<'fcx> {
     store: *mut pg_sys::Tuplestorestate,
@@ -43,37 +65,44 @@ impl<'fcx> Caller<'fcx> {
     /// Starts the result of `claim`.
     ///
     /// # Errors
-    /// [`Error::NoSet`] where no set can be taken, [`Error::Version`] see [`catalog::oid`].
+    /// [`Error::NoSet`] where no set can be taken, [`Error::Version`] see [`catalog::oid`], [`Error::Shape`].
     pub fn claimed_rows(self) -> Result<ClaimedRows<'fcx>, Error> {
         let claimed = catalog::oid(Object::Claimed)?;
         // SAFETY: the row type of a relation that exists.
         let rows = self
             .rows(|_| unsafe { pg_sys::lookup_rowtype_tupdesc_copy(pg_sys::get_rel_type_id(claimed), -1) })?;
+        rows.check("outbox.claimed", &CLAIMED, true)?;
         Ok(ClaimedRows(rows))
     }
 
     /// Starts the result of `complete_batch`.
     ///
     /// # Errors
-    /// [`Error::NoSet`] where no set can be taken.
+    /// [`Error::NoSet`] where no set can be taken, [`Error::Shape`].
     pub fn answer_rows(self) -> Result<AnswerRows<'fcx>, Error> {
-        Ok(AnswerRows(self.rows(table_shape)?))
+        Ok(AnswerRows(self.table("outbox.complete_batch()", &ANSWER)?))
     }
 
     /// Starts the result of `read_stats`.
     ///
     /// # Errors
-    /// [`Error::NoSet`] where no set can be taken.
+    /// [`Error::NoSet`] where no set can be taken, [`Error::Shape`].
     pub fn stats_rows(self) -> Result<StatsRows<'fcx>, Error> {
-        Ok(StatsRows(self.rows(table_shape)?))
+        Ok(StatsRows(self.table("outbox.read_stats()", &STATS)?))
     }
 
     /// Starts the result of `read_status`.
     ///
     /// # Errors
-    /// [`Error::NoSet`] where no set can be taken.
+    /// [`Error::NoSet`] where no set can be taken, [`Error::Shape`].
     pub fn status_rows(self) -> Result<StatusRows<'fcx>, Error> {
-        Ok(StatusRows(self.rows(table_shape)?))
+        Ok(StatusRows(self.table("outbox.read_status()", &STATUS)?))
+    }
+
+    fn table(self, function: &str, types: &[pg_sys::Oid]) -> Result<Rows<'fcx>, Error> {
+        let rows = self.rows(table_shape)?;
+        rows.check(function, types, false)?;
+        Ok(rows)
     }
 
     fn rows(
@@ -112,14 +141,37 @@ fn table_shape(call: pg_sys::FunctionCallInfo) -> pg_sys::TupleDesc {
 }
 
 impl Rows<'_> {
-    /// Adds a row; `fields` are as many as the shape's columns, and of their types.
+    /// Sees to it that the result has the columns that are pushed; a type may have grown.
+    fn check(&self, object: &str, types: &[pg_sys::Oid], may_be_longer: bool) -> Result<(), Error> {
+        // SAFETY: the shape is valid, and has as many columns as it says.
+        let is_same = unsafe {
+            let width = (*self.shape).natts as usize;
+            let column = |place| &*version::attribute(self.shape, place);
+            (width == types.len() || may_be_longer && width > types.len())
+                && (0..).zip(types).all(|(place, kind)| column(place).atttypid == *kind)
+        };
+        let what = || "Its columns are not those that the library returns.".into();
+        let cure = || "Run ALTER EXTENSION outbox UPDATE and connect again.".into();
+        is_same
+            .then_some(())
+            .ok_or_else(|| Error::Shape(Difference { object: object.into(), what: what(), cure: cure() }))
+    }
+
+    /// Adds a row; `fields` are of the types that the shape was checked for. What it has besides is null.
     fn push<const WIDTH: usize>(&mut self, fields: [Option<pg_sys::Datum>; WIDTH]) {
         let mut nulls = fields.map(|field| field.is_none());
         let mut values = fields.map(|field| field.unwrap_or(pg_sys::Datum::null()));
         // SAFETY: the values are of the row's columns in order; tuplestore_putvalues copies them.
         unsafe {
-            debug_assert_eq!((*self.shape).natts as usize, WIDTH);
-            pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let width = (*self.shape).natts as usize;
+            if width == WIDTH {
+                pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            } else {
+                let (mut values, mut nulls) = (values.to_vec(), nulls.to_vec());
+                values.resize(width, pg_sys::Datum::null());
+                nulls.resize(width, true);
+                pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            }
         }
     }
 }

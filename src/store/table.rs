@@ -9,81 +9,39 @@
 
 use super::catalog::{self, Catalog, Object};
 use super::record::{FieldsMut, Record, Shelf, Unique, Write};
+use super::shape;
 use super::snapshot::Latest;
 use super::upkeep::Upkeep;
 use super::version::{self, IndexUpdate};
 use crate::error::Error;
 use pgrx::pg_sys;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::marker::PhantomData;
+
+pub use super::usage::{Access, Against, Outcome, RowId, Wait, Xid};
 
 /// The table that is locked before any other.
 const FIRST: Object = Object::Envelope;
 /// Rows that one call of `heap_multi_insert` takes: enough to fill many pages, few enough to hold in memory.
 const ROWS_AT_ONCE: usize = 1_000;
 
-/// Where a row was found.
-#[derive(Clone, Copy)]
-pub struct RowId(pub(super) pg_sys::ItemPointerData);
-
-/// A transaction, or none.
-pub type Xid = pg_sys::TransactionId;
-
-/// What became of an update or delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Done,
-    /// This transaction is changing the row or has changed it since the snapshot.
-    Lost(Xid),
-}
-
-/// Whether to wait for another transaction that is changing the row.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    No,
-    Yes,
-}
-
-/// What a row is locked against.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Against {
-    Change,
-    /// Changes and other locks: for an update or delete of this transaction.
-    Everybody,
-}
-
-/// What a table is opened for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    Read,
-    Write,
-    /// Writing while nobody else does.
-    Alone,
-}
-
-impl Access {
-    fn lock(self) -> u32 {
-        match self {
-            Access::Read => pg_sys::AccessShareLock,
-            Access::Write => pg_sys::RowExclusiveLock,
-            Access::Alone => pg_sys::ShareRowExclusiveLock,
-        }
-    }
-}
-
 pub struct Table<R> {
-    relation: pg_sys::Relation,
-    catalog: Catalog,
+    pub(super) relation: pg_sys::Relation,
+    /// Rows are written as the executor writes them, see `executor.rs`.
+    changed: bool,
+    /// Whether core has been asked if rows may be updated, and deleted: not if the table is published without a key.
+    pub(super) asked: [Cell<bool>; 2],
+    pub(super) catalog: Catalog,
     access: Access,
     /// The index that [`Table::insert_new`] asks.
-    arbiter: Option<pg_sys::Oid>,
+    pub(super) arbiter: Option<pg_sys::Oid>,
     /// What to unlock when it is closed.
     lock: u32,
-    slot: *mut pg_sys::TupleTableSlot,
+    pub(super) slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.
     fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
     /// By shelf, and one for tables without.
-    upkeep: [OnceCell<Upkeep>; Shelf::COUNT + 1],
+    pub(super) upkeep: [OnceCell<Upkeep>; Shelf::COUNT + 1],
     record: PhantomData<R>,
 }
 
@@ -91,34 +49,48 @@ impl<R: Record> Table<R> {
     /// Opens the table and locks it as SELECT or INSERT would.
     ///
     /// # Errors
-    /// [`Error::Version`], see [`catalog::oid`], and if the extension was dropped just now.
+    /// [`Error::Version`], see [`catalog::oid`], and if the extension was dropped just now; [`Error::Shape`].
     pub fn open(access: Access) -> Result<Self, Error> {
-        let catalog = catalog::catalog()?;
-        let (oid, first) = (catalog.oid(R::TABLE), catalog.oid(FIRST));
-        // SAFETY: locks and opens a relation; the slot is freed on drop, or by the abort.
-        unsafe {
-            if oid != first {
-                pg_sys::LockRelationOid(first, pg_sys::AccessShareLock as i32);
+        let (relation, changed, catalog) = loop {
+            let catalog = catalog::catalog()?;
+            let (oid, first) = (catalog.oid(R::TABLE), catalog.oid(FIRST));
+            // SAFETY: locks and opens a relation. With the lock comes the news of what it was waiting for.
+            unsafe {
+                if oid != first {
+                    pg_sys::LockRelationOid(first, pg_sys::AccessShareLock as i32);
+                }
+                let relation = pg_sys::try_table_open(oid, access.lock() as i32);
+                let changed = match relation.is_null() {
+                    true => Err(Error::Version(None)),
+                    false => shape::is_changed(R::TABLE, relation, &catalog),
+                };
+                if catalog.is_current() {
+                    break (relation, changed?, catalog);
+                }
+                if !relation.is_null() {
+                    pg_sys::table_close(relation, pg_sys::NoLock as i32);
+                }
             }
-            let relation = pg_sys::try_table_open(oid, access.lock() as i32);
-            if relation.is_null() {
-                return Err(Error::Version(None));
-            }
-            let slot =
-                pg_sys::MakeSingleTupleTableSlot((*relation).rd_att, &raw const pg_sys::TTSOpsHeapTuple);
-            let width = (*(*relation).rd_att).natts as usize;
-            Ok(Table {
-                relation,
-                catalog,
-                access,
-                arbiter: None,
-                lock: pg_sys::NoLock,
-                slot,
-                fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
-                upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
-                record: PhantomData,
-            })
-        }
+        };
+        // SAFETY: the relation is open; the slot is freed on drop, or by the abort.
+        let (slot, width) = unsafe {
+            let shape = (*relation).rd_att;
+            let slot = pg_sys::MakeSingleTupleTableSlot(shape, &raw const pg_sys::TTSOpsHeapTuple);
+            (slot, (*shape).natts as usize)
+        };
+        Ok(Table {
+            relation,
+            changed,
+            asked: [const { Cell::new(false) }; 2],
+            catalog,
+            access,
+            arbiter: None,
+            lock: pg_sys::NoLock,
+            slot,
+            fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
+            upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
+            record: PhantomData,
+        })
     }
 
     /// Closes the table as if it had not been opened: a lock that only this call took is released. For tables that were
@@ -144,26 +116,6 @@ impl<R: Record> Table<R> {
         self.relation
     }
 
-    /// Deletes a row.
-    pub fn delete(&self, row: RowId, snapshot: &Latest, wait: Wait) -> Outcome {
-        let mut tid = row.0;
-        let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: the row was found by a scan of this table; index entries of a deleted row are left to vacuum.
-        let result = unsafe {
-            pg_sys::table_tuple_delete(
-                self.relation,
-                &mut tid,
-                pg_sys::GetCurrentCommandId(true),
-                snapshot.as_ptr(),
-                std::ptr::null_mut(),
-                wait == Wait::Yes,
-                &mut failure,
-                false,
-            )
-        };
-        outcome(result, &failure)
-    }
-
     /// Where the row is that was last stored or updated.
     pub fn last(&self) -> RowId {
         // SAFETY: storing and updating leave the row's place in the slot.
@@ -172,6 +124,20 @@ impl<R: Record> Table<R> {
 
     /// Locks a row found by a scan, as it is, until the transaction ends.
     pub fn lock(&self, row: RowId, against: Against, snapshot: &Latest, wait: Wait) -> Outcome {
+        let mode = match against {
+            Against::Change => pg_sys::LockTupleMode::LockTupleShare,
+            Against::Everybody => pg_sys::LockTupleMode::LockTupleExclusive,
+        };
+        self.lock_for(row, mode, snapshot, wait)
+    }
+
+    pub(super) fn lock_for(
+        &self,
+        row: RowId,
+        mode: pg_sys::LockTupleMode::Type,
+        snapshot: &Latest,
+        wait: Wait,
+    ) -> Outcome {
         let mut tid = row.0;
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the row was found by a scan of this table; the slot is of its kind and dropped here.
@@ -183,10 +149,7 @@ impl<R: Record> Table<R> {
                 snapshot.as_ptr(),
                 slot,
                 pg_sys::GetCurrentCommandId(true),
-                match against {
-                    Against::Change => pg_sys::LockTupleMode::LockTupleShare,
-                    Against::Everybody => pg_sys::LockTupleMode::LockTupleExclusive,
-                },
+                mode,
                 match wait {
                     Wait::No => pg_sys::LockWaitPolicy::LockWaitSkip,
                     Wait::Yes => pg_sys::LockWaitPolicy::LockWaitBlock,
@@ -243,6 +206,9 @@ impl<R: Record> Table<R> {
 impl<R: Write> Table<R> {
     /// Stores a row and enters it into every index.
     pub fn insert(&self, row: &R::Row<'_>) {
+        if self.changed {
+            return self.insert_as_executor(std::slice::from_ref(row));
+        }
         // SAFETY: the slot has this table's shape; options and bulk state are the defaults.
         unsafe {
             self.fill(self.slot, row);
@@ -259,6 +225,9 @@ impl<R: Write> Table<R> {
 
     /// Stores many rows, page by page instead of row by row.
     pub fn insert_all(&self, rows: &[R::Row<'_>]) {
+        if self.changed {
+            return self.insert_as_executor(rows);
+        }
         if let [row] = rows {
             return self.insert(row);
         }
@@ -296,6 +265,7 @@ impl<R: Write> Table<R> {
 
     /// Replaces a row found by a scan. With `Wait::No` a row that another transaction is changing is left alone.
     pub fn update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
+        self.ask(pg_sys::CmdType::CMD_UPDATE);
         let outcome = self.try_update(row, new, snapshot, wait);
         match outcome {
             // Without waiting, the server calls a row lost that only this transaction has locked. Locked, it is ours.
@@ -311,6 +281,9 @@ impl<R: Write> Table<R> {
     }
 
     fn try_update(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
+        if self.changed {
+            return self.update_as_executor(row, new, snapshot, wait);
+        }
         let mut tid = row.0;
         // SAFETY: the row was found by a scan of this table; the slot has its shape.
         unsafe {
@@ -319,6 +292,7 @@ impl<R: Write> Table<R> {
                 self.relation,
                 &mut tid,
                 self.slot,
+                pg_sys::GetCurrentCommandId(true),
                 snapshot.as_ptr(),
                 wait == Wait::Yes,
             );
@@ -329,11 +303,35 @@ impl<R: Write> Table<R> {
         }
     }
 
+    /// Deletes a row.
+    pub fn delete(&self, row: RowId, snapshot: &Latest, wait: Wait) -> Outcome {
+        self.ask(pg_sys::CmdType::CMD_DELETE);
+        if self.changed {
+            return self.delete_as_executor(row, snapshot, wait);
+        }
+        let mut tid = row.0;
+        let mut failure = pg_sys::TM_FailureData::default();
+        // SAFETY: the row was found by a scan of this table; index entries of a deleted row are left to vacuum.
+        let result = unsafe {
+            pg_sys::table_tuple_delete(
+                self.relation,
+                &mut tid,
+                pg_sys::GetCurrentCommandId(true),
+                snapshot.as_ptr(),
+                std::ptr::null_mut(),
+                wait == Wait::Yes,
+                &mut failure,
+                false,
+            )
+        };
+        outcome(result, &failure)
+    }
+
     /// Puts a row into a slot, as a tuple that is formed once: from a virtual slot everything would be copied twice.
     ///
     /// # Safety
     /// `slot` has this table's shape and is for heap tuples.
-    unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, row: &R::Row<'_>) {
+    pub(super) unsafe fn fill(&self, slot: *mut pg_sys::TupleTableSlot, row: &R::Row<'_>) {
         let mut fields = self.fields.borrow_mut();
         let (values, nulls) = &mut *fields;
         R::write(row, &mut FieldsMut { values, nulls, place: 0 });
@@ -360,34 +358,16 @@ impl<R: Unique> Table<R> {
     /// Stores a row unless the arbiter index already has it. Waits for another transaction that is storing the same
     /// row: committed means false, rolled back means it is stored here. The table was opened for it.
     pub fn insert_new(&self, row: &R::Row<'_>) -> bool {
+        if self.changed {
+            return self.insert_new_as_executor(row);
+        }
         let upkeep = self.upkeep(R::shelf(row));
-        // SAFETY: the protocol of speculative insertion: check, insert with a token, enter the indexes, confirm or
-        // take back, release the token.
+        // SAFETY: the slot has this table's shape, and the indexes are open with the arbiter.
         unsafe {
-            let arbiters = pg_sys::lappend_oid(std::ptr::null_mut(), self.catalog.oid(R::ARBITER));
-            loop {
-                super::server::check_for_interrupts();
-                self.fill(self.slot, row);
-                if !upkeep.is_new(self.slot, arbiters) {
-                    return false;
-                }
-                let xid = pg_sys::GetCurrentTransactionId();
-                let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
-                pg_sys::table_tuple_insert_speculative(
-                    self.relation,
-                    self.slot,
-                    pg_sys::GetCurrentCommandId(true),
-                    0,
-                    std::ptr::null_mut(),
-                    token,
-                );
-                let conflict = upkeep.enter_speculatively(self.slot, arbiters);
-                pg_sys::table_tuple_complete_speculative(self.relation, self.slot, token, !conflict);
-                pg_sys::SpeculativeInsertionLockRelease(xid);
-                if !conflict {
-                    return true;
-                }
-            }
+            self.fill(self.slot, row);
+            let (stored, _) = upkeep.store_if_new(self.relation, self.slot);
+            upkeep.forget_row();
+            stored
         }
     }
 }

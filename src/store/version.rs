@@ -1,10 +1,14 @@
-//! What differs between PostgreSQL 14 and 18: the only file with a version in it.
+//! What differs between PostgreSQL 14 and 18: the only files with a version in them.
+
+mod executor;
 
 #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
 use super::lock;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
+
+pub use executor::{after_delete, after_update, before_delete, before_update, init_range_table};
 
 /// Opens an index scan.
 ///
@@ -33,6 +37,20 @@ pub enum IndexUpdate {
     Summarizing,
 }
 
+/// A column of `shape`, counted from 0.
+///
+/// # Safety
+/// `shape` is valid and has it.
+pub unsafe fn attribute(shape: pg_sys::TupleDesc, place: i32) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        #[cfg(feature = "pg18")]
+        return pg_sys::TupleDescAttr(shape, place);
+        #[cfg(not(feature = "pg18"))]
+        return (*shape).attrs.as_ptr().add(place as usize);
+    }
+}
+
 /// Updates the row at `tid` with the contents of `slot`.
 ///
 /// # Safety
@@ -41,6 +59,7 @@ pub unsafe fn table_tuple_update(
     relation: pg_sys::Relation,
     tid: pg_sys::ItemPointer,
     slot: *mut pg_sys::TupleTableSlot,
+    command: pg_sys::CommandId,
     snapshot: pg_sys::Snapshot,
     wait: bool,
 ) -> (pg_sys::TM_Result::Type, pg_sys::TM_FailureData, IndexUpdate) {
@@ -56,7 +75,7 @@ pub unsafe fn table_tuple_update(
             relation,
             tid,
             slot,
-            pg_sys::GetCurrentCommandId(true),
+            command,
             snapshot,
             std::ptr::null_mut(),
             wait,
@@ -76,7 +95,8 @@ pub unsafe fn table_tuple_update(
     (result, failure, update)
 }
 
-/// Enters the row in `slot` into the table's indexes. True if a speculative insertion met a conflict.
+/// Enters the row in `slot` into the table's indexes. Returns whether a speculative insertion met a conflict, and the
+/// indexes that a trigger must look at again.
 ///
 /// # Safety
 /// As `ExecInsertIndexTuples`; `arbiters` is null or a list of index OIDs opened as speculative.
@@ -87,18 +107,18 @@ pub unsafe fn insert_index_tuples(
     update: &IndexUpdate,
     updating: bool,
     arbiters: *mut pg_sys::List,
-) -> bool {
+) -> (bool, *mut pg_sys::List) {
     let mut conflict = false;
     let speculative = !arbiters.is_null();
     let out: *mut bool = if speculative { &mut conflict } else { std::ptr::null_mut() };
     #[cfg(any(feature = "pg16", feature = "pg17", feature = "pg18"))]
     let only_summarizing = matches!(update, IndexUpdate::Summarizing);
     #[cfg(any(feature = "pg14", feature = "pg15"))]
-    let IndexUpdate::All = update else { return false };
+    let IndexUpdate::All = update else { return (false, std::ptr::null_mut()) };
     // SAFETY: passed on to the caller; `out` is null or a local.
-    unsafe {
+    let again = unsafe {
         #[cfg(any(feature = "pg16", feature = "pg17", feature = "pg18"))]
-        pg_sys::ExecInsertIndexTuples(
+        let again = pg_sys::ExecInsertIndexTuples(
             info,
             slot,
             estate,
@@ -109,9 +129,10 @@ pub unsafe fn insert_index_tuples(
             only_summarizing,
         );
         #[cfg(any(feature = "pg14", feature = "pg15"))]
-        pg_sys::ExecInsertIndexTuples(info, slot, estate, updating, speculative, out, arbiters);
-    }
-    conflict
+        let again = pg_sys::ExecInsertIndexTuples(info, slot, estate, updating, speculative, out, arbiters);
+        again
+    };
+    (conflict, again)
 }
 
 /// False if a committed row conflicts with the one in `slot`; waits for transactions in progress.
