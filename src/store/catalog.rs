@@ -132,7 +132,7 @@ pub fn oid(object: Object) -> Result<pg_sys::Oid, Error> {
 /// # Errors
 /// As [`oid`].
 pub fn catalog() -> Result<Catalog, Error> {
-    KNOWN.get().map_or_else(look_up, Ok)
+    KNOWN.get().filter(Catalog::is_current).map_or_else(look_up, Ok)
 }
 
 fn look_up() -> Result<Catalog, Error> {
