@@ -12,7 +12,7 @@
 use crate::purge::{self, Purged};
 use crate::store::listeners::Notifier;
 use crate::store::value::Time;
-use crate::store::{cache, catalog, process, server};
+use crate::store::{cache, catalog, process, rights, server};
 use crate::{notify, settings};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
@@ -102,7 +102,8 @@ fn purge_database(argument: pg_sys::Datum) {
     }
     loop {
         process::reload_if_requested();
-        match process::transaction(c"outbox purge", || purge::purge(Some(BATCH))) {
+        let purge = || rights::act_as_owner().and_then(|()| purge::purge(Some(BATCH)));
+        match process::transaction(c"outbox purge", purge) {
             Ok(Purged { messages: 0, markers: 0 }) => return,
             Ok(_) if process::database_is_wanted() => return,
             Ok(_) if began.elapsed() >= Duration::from_secs(share.into()) => return,

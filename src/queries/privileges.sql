@@ -7,9 +7,9 @@ WITH capability (name, objects, first) AS (VALUES
                  'read_stats,read_status,message,stats,status}', 'retry_dead'),
     ('monitor', '{outbox,read_stats,read_status,stats,status}', 'read_stats')
 ), object AS MATERIALIZED (
-    SELECT o.*, coalesce(i.initprivs, '{}') AS initial
+    SELECT o.*, i.initprivs AS initial
       FROM (SELECT 'pg_proc'::regclass AS class, oid, proname AS name, proowner AS owner, proacl AS acl,
-                   'EXECUTE' AS privilege, format('ROUTINE outbox.%I', proname) AS target
+                   'EXECUTE' AS privilege, format('ROUTINE %s', oid::regprocedure) AS target
               FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
             UNION ALL
             SELECT 'pg_class', oid, relname, relowner, relacl, 'SELECT', format('outbox.%I', relname)
@@ -17,7 +17,7 @@ WITH capability (name, objects, first) AS (VALUES
             UNION ALL
             SELECT 'pg_namespace', oid, nspname, nspowner, nspacl, 'USAGE', 'SCHEMA outbox'
               FROM pg_namespace WHERE nspname = 'outbox') AS o
-      LEFT JOIN pg_init_privs AS i ON (i.classoid, i.objoid, i.objsubid) = (o.class, o.oid, 0)
+      JOIN pg_init_privs AS i ON (i.classoid, i.objoid, i.objsubid) = (o.class, o.oid, 0)
 ), due AS MATERIALIZED (
     SELECT DISTINCT o.class, o.oid, r.oid AS role
       FROM outbox.access AS a

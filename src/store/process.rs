@@ -95,12 +95,15 @@ pub fn transaction<T>(activity: &'static CStr, work: impl FnOnce() -> T) -> T {
     // SAFETY: the usual frame of a background worker's transaction; an error in `work` ends the process.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
+        let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
         pg_sys::StartTransactionCommand();
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, activity.as_ptr());
         let result = work();
         pg_sys::PopActiveSnapshot();
         pg_sys::CommitTransactionCommand();
+        pg_sys::SetUserIdAndSecContext(user, context);
         pg_sys::pgstat_report_stat(true);
         pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_IDLE, std::ptr::null());
         result

@@ -10,7 +10,7 @@
 //! privileges or the table change. So where nobody is limited it costs a comparison.
 
 use super::catalog::{self, Object};
-use super::record::Rights;
+use super::record::{Envelopes, Rights};
 use super::scan::Scan;
 use super::snapshot::Latest;
 use super::table::{Access, Table};
@@ -52,9 +52,9 @@ const STATEMENTS: &str = concat!(
 );
 /// Of the initial privileges those that an owner has granted to another role are the rows'. What was granted by hand before
 /// is not theirs: to be run before the statements.
-const WRITE_DOWN: &str = concat!(
+const INITIAL: &str = concat!(
     include_str!("../queries/privileges.sql"),
-    "UPDATE pg_init_privs AS i SET initprivs = n.initial
+    "SELECT n.class::oid, n.oid, n.initial::text
        FROM (SELECT class, oid, initial AS old,
                     ARRAY(SELECT item FROM unnest(initial) AS item
                            WHERE EXISTS (SELECT FROM aclexplode(ARRAY[item]) WHERE grantee = grantor))
@@ -62,8 +62,10 @@ const WRITE_DOWN: &str = concat!(
                                 FROM (TABLE due EXCEPT (TABLE held EXCEPT TABLE given)) AS d
                                WHERE d.class = o.class AND d.oid = o.oid ORDER BY role) AS initial
                FROM object AS o) AS n
-      WHERE (i.classoid, i.objoid, i.objsubid) = (n.class, n.oid, 0) AND n.initial <> n.old"
+      WHERE n.initial <> n.old"
 );
+const WRITE_DOWN: &str = "UPDATE pg_init_privs SET initprivs = $3::aclitem[]
+     WHERE (classoid, objoid, objsubid) = ($1, $2, 0)";
 
 /// A right that can be limited to topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,6 +191,16 @@ fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
     Ok(topics)
 }
 
+/// Until the transaction has ended, this background process is the tables' owner: what the owner has put on them, triggers
+/// or indexes over functions, must not run as superuser.
+pub fn act_as_owner() -> Result<(), Error> {
+    let table = Table::<Envelopes>::open(Access::Read)?;
+    let context = pg_sys::SECURITY_RESTRICTED_OPERATION | pg_sys::SECURITY_LOCAL_USERID_CHANGE;
+    // SAFETY: as autovacuum does it; `process::transaction` puts the user back.
+    unsafe { pg_sys::SetUserIdAndSecContext(table.owner(), context as i32) };
+    Ok(())
+}
+
 /// True if `user` has the privileges of `role`.
 fn acts_for(user: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: asks about two roles; a superuser acts for every number, whether it is a role's or not.
@@ -264,7 +276,7 @@ pub fn follow_roles() -> Result<(), Error> {
 fn follow() -> usize {
     let rows = run(FORGET, &[]) + run(RENAME, &[]);
     let statements = statements();
-    let written = as_superuser(|| run(WRITE_DOWN, &[]));
+    let written = write_down();
     for statement in statements {
         run(&statement, &[]);
     }
@@ -276,6 +288,24 @@ fn statements() -> Vec<String> {
     Spi::connect(|client| {
         let rows = client.select(STATEMENTS, None, &[]).into_iter().flatten();
         rows.filter_map(|row| row.get(1).unwrap_or_default()).collect()
+    })
+}
+
+/// What is computed from the table, the owner computes: as superuser nothing of the owner's may run, nor a cast of a
+/// column's type.
+fn write_down() -> usize {
+    let initial: Vec<(pg_sys::Oid, pg_sys::Oid, String)> = Spi::connect(|client| {
+        let rows = client.select(INITIAL, None, &[]).into_iter().flatten();
+        let row = |row: pgrx::spi::SpiHeapTupleData<'_>| {
+            Some((row.get(1).ok()??, row.get(2).ok()??, row.get(3).ok()??))
+        };
+        rows.filter_map(row).collect()
+    });
+    as_superuser(|| {
+        let write = |(class, object, acl): (pg_sys::Oid, pg_sys::Oid, String)| {
+            run(WRITE_DOWN, &[class.into(), object.into(), acl.into()])
+        };
+        initial.into_iter().map(write).sum()
     })
 }
 
