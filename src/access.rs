@@ -1,18 +1,13 @@
-//! `grant_access` and `revoke_access`: a right is a row of `outbox.access`, and privileges follow the rows (`store/rights.rs`).
+//! `grant_access` and `revoke_access`: a right is a row of `outbox.access`, and privileges follow the rows (`store/privileges.rs`).
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
+use crate::store::privileges;
 use crate::store::rights::{self, Right};
 use crate::store::value::{Text, letters};
 
-/// All topics include each.
-const GRANT: &str = "WITH included AS (
-    DELETE FROM outbox.access WHERE role = $1 AND capability = $2 AND $3 = '*' AND topic <> '*')
-    INSERT INTO outbox.access (role, capability, topic)
-    SELECT $1, $2, $3
-     WHERE NOT EXISTS (SELECT FROM outbox.access WHERE role = $1 AND capability = $2 AND topic IN ('*', $3))";
-const REVOKE: &str =
-    "DELETE FROM outbox.access WHERE role = $1 AND capability = $2 AND ($3 = '*' OR topic = $3)";
+const GRANT: &str = include_str!("queries/grant_access.sql");
+const REVOKE: &str = include_str!("queries/revoke_access.sql");
 
 /// Gives a role a capability. Nothing happens if it has it.
 pub fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), Error> {
@@ -57,7 +52,7 @@ impl<'a> Asked<'a> {
     }
 
     fn change(&self, statement: &str) -> Result<usize, Error> {
-        rights::change(statement, &[self.role.into(), self.capability.into(), self.topic.into()])
+        privileges::change(statement, &[self.role.into(), self.capability.into(), self.topic.into()])
     }
 
     fn no_role(&self) -> Error {

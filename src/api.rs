@@ -7,8 +7,8 @@
 
 use crate::error::Error;
 use crate::store::passing::passing;
+use crate::store::privileges;
 use crate::store::procedure::Call;
-use crate::store::rights;
 use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
 use crate::store::server;
 use crate::store::value::{Json, Text, Time, UuidArray, uuid};
@@ -169,7 +169,7 @@ fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> R
 /// A trigger; what it answers means nothing.
 #[pg_extern(sql = false)]
 fn apply_access() -> Result<(), ErrorReport> {
-    reading(rights::apply)
+    reading(privileges::follow_rows)
 }
 
 #[pg_extern(sql = false)]

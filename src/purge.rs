@@ -6,8 +6,8 @@ use crate::keys::{self, Ended};
 use crate::settings;
 use crate::store::lookup::first_appended_since;
 use crate::store::of_key::Keyed;
+use crate::store::privileges;
 use crate::store::record::{Deliveries, Envelopes, Topics};
-use crate::store::rights;
 use crate::store::rules::TopicRules;
 use crate::store::savepoint;
 use crate::store::scan::InOrder;
@@ -83,7 +83,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
         if let Some(failure) = failure {
             failure.rethrow();
         }
-        rights::follow_roles()?;
+        privileges::follow_roles()?;
         totals::purged(server::clock())?;
     }
     Ok(Purged { messages, markers })

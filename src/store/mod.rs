@@ -28,6 +28,7 @@ pub mod lookup;
 pub mod low_water;
 pub mod of_key;
 pub mod passing;
+pub mod privileges;
 pub mod procedure;
 pub mod process;
 mod range;

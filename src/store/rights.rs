@@ -1,10 +1,5 @@
 //! Rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It counts while that role
-//! exists and has EXECUTE; superusers and the owner need none.
-//!
-//! Privileges follow the rows: what a row gives is granted once, when the row is written or its role is made, and taken
-//! when the row goes. What was revoked by hand takes its row along. What rows have given is written down where core
-//! keeps the initial privileges of extensions, so a dump carries rows and no GRANT, which a server without the role
-//! would refuse.
+//! exists and has EXECUTE (`privileges.rs`); superusers and the owner need none.
 //!
 //! Which topics a user may append to or work on is remembered per session, until a role, a membership, a function's
 //! privileges or the table change. So where nobody is limited it costs a comparison.
@@ -17,8 +12,6 @@ use super::table::{Access, Table};
 use super::value::{Text, letters};
 use crate::argument;
 use crate::error::Error;
-use pgrx::datum::DatumWithOid;
-use pgrx::spi::Spi;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -27,45 +20,6 @@ use std::rc::Rc;
 
 /// The topic of a right to all.
 pub const ALL_TOPICS: &[u8] = b"*";
-
-/// Rows whose role is gone, or was deprived of what they gave.
-const FORGET: &str = concat!(
-    include_str!("../queries/privileges.sql"),
-    "DELETE FROM outbox.access AS a
-      WHERE NOT EXISTS (SELECT FROM pg_roles WHERE oid = a.number) AND a.number IS NOT NULL
-         OR EXISTS (SELECT FROM capability AS c JOIN object AS o ON o.name = c.first
-                     WHERE c.name = a.capability AND (o.class, o.oid, a.number) IN (TABLE given)
-                       AND (o.class, o.oid, a.number) NOT IN (TABLE held))"
-);
-/// Roles that were renamed, or made since.
-const RENAME: &str = "UPDATE outbox.access AS a SET role = r.rolname FROM pg_roles AS r
-     WHERE r.oid = a.number AND r.rolname <> a.role OR a.number IS NULL AND r.rolname = a.role";
-const STATEMENTS: &str = concat!(
-    include_str!("../queries/privileges.sql"),
-    "SELECT format('%s %s ON %s %s %I', verb, privilege, target, preposition, rolname)::text
-       FROM (SELECT 'GRANT', 'TO', * FROM (TABLE due EXCEPT TABLE given EXCEPT TABLE held) AS g
-             UNION ALL
-             SELECT 'REVOKE', 'FROM', * FROM (TABLE given INTERSECT TABLE held EXCEPT TABLE due) AS r)
-            AS s (verb, preposition, class, oid, role)
-       JOIN object USING (class, oid)
-       JOIN pg_roles AS r ON r.oid = s.role"
-);
-/// Of the initial privileges those that an owner has granted to another role are the rows'. What was granted by hand before
-/// is not theirs: to be run before the statements.
-const INITIAL: &str = concat!(
-    include_str!("../queries/privileges.sql"),
-    "SELECT n.class::oid, n.oid, n.initial::text
-       FROM (SELECT class, oid, initial AS old,
-                    ARRAY(SELECT item FROM unnest(initial) AS item
-                           WHERE EXISTS (SELECT FROM aclexplode(ARRAY[item]) WHERE grantee = grantor))
-                    || ARRAY(SELECT makeaclitem(role, owner, privilege, false)
-                                FROM (TABLE due EXCEPT (TABLE held EXCEPT TABLE given)) AS d
-                               WHERE d.class = o.class AND d.oid = o.oid ORDER BY role) AS initial
-               FROM object AS o) AS n
-      WHERE n.initial <> n.old"
-);
-const WRITE_DOWN: &str = "UPDATE pg_init_privs SET initprivs = $3::aclitem[]
-     WHERE (classoid, objoid, objsubid) = ($1, $2, 0)";
 
 /// A right that can be limited to topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,7 +45,6 @@ thread_local! {
     static FREE: Cell<(pg_sys::Oid, u64)> = const { Cell::new((pg_sys::InvalidOid, 0)) };
     static KNOWN: RefCell<Known> = RefCell::new(Known { generation: 0, topics: HashMap::new() });
     static TABLE: Cell<pg_sys::Oid> = const { Cell::new(pg_sys::InvalidOid) };
-    static APPLYING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Right {
@@ -222,114 +175,8 @@ pub fn is_role_name(name: Text<'_>) -> bool {
         .is_ok_and(|name| unsafe { pg_sys::get_role_oid(name.as_ptr(), true) } != pg_sys::InvalidOid)
 }
 
-/// While one is there, what changes the table is not told to [`apply`]. Ends with an error too.
-struct Applying;
-
-impl Applying {
-    /// None if one is there.
-    fn begin() -> Option<Self> {
-        (!APPLYING.replace(true)).then(|| Applying)
-    }
-}
-
-impl Drop for Applying {
-    fn drop(&mut self) {
-        APPLYING.set(false);
-    }
-}
-
-/// Runs a statement that changes rights, and has privileges follow; returns how many rows it changed.
-pub fn change(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, Error> {
-    let Some(_applying) = Applying::begin() else { return Ok(0) };
-    let _alone = Table::<Rights>::open(Access::Alone)?;
-    follow();
-    let changed = run(statement, arguments);
-    follow();
-    tell()?;
-    Ok(changed)
-}
-
-/// Makes privileges follow rows that were written by hand or by a restore. Does nothing where library and extension do not
-/// match: whoever drops a role must not fail for it.
-pub fn apply() -> Result<(), Error> {
-    if catalog::catalog().is_ok() { change("SELECT WHERE false", &[]).map(drop) } else { Ok(()) }
-}
-
-/// Makes privileges follow roles that were made, renamed or dropped, unless somebody is changing rights just now.
-pub fn follow_roles() -> Result<(), Error> {
-    let (table, lock) = (catalog::oid(Object::Access)?, pg_sys::ShareRowExclusiveLock as i32);
-    // SAFETY: the relation exists, and the lock is ours.
-    unsafe {
-        if !pg_sys::ConditionalLockRelationOid(table, lock) {
-            return Ok(());
-        }
-        let applying = Applying::begin();
-        if applying.is_some() && follow() > 0 {
-            return tell();
-        }
-        pg_sys::UnlockRelationOid(table, lock);
-    }
-    Ok(())
-}
-
-/// Returns how much there was to do.
-fn follow() -> usize {
-    let rows = run(FORGET, &[]) + run(RENAME, &[]);
-    let statements = statements();
-    let written = write_down();
-    for statement in statements {
-        run(&statement, &[]);
-    }
-    rows + written
-}
-
-/// What is to be granted and revoked.
-fn statements() -> Vec<String> {
-    Spi::connect(|client| {
-        let rows = client.select(STATEMENTS, None, &[]).into_iter().flatten();
-        rows.filter_map(|row| row.get(1).unwrap_or_default()).collect()
-    })
-}
-
-/// What is computed from the table, the owner computes: as superuser nothing of the owner's may run, nor a cast of a
-/// column's type.
-fn write_down() -> usize {
-    let initial: Vec<(pg_sys::Oid, pg_sys::Oid, String)> = Spi::connect(|client| {
-        let rows = client.select(INITIAL, None, &[]).into_iter().flatten();
-        let row = |row: pgrx::spi::SpiHeapTupleData<'_>| {
-            Some((row.get(1).ok()??, row.get(2).ok()??, row.get(3).ok()??))
-        };
-        rows.filter_map(row).collect()
-    });
-    as_superuser(|| {
-        let write = |(class, object, acl): (pg_sys::Oid, pg_sys::Oid, String)| {
-            run(WRITE_DOWN, &[class.into(), object.into(), acl.into()])
-        };
-        initial.into_iter().map(write).sum()
-    })
-}
-
-/// Nobody else may write the catalog. An error ends the transaction, and with it who the user is.
-fn as_superuser<T>(work: impl FnOnce() -> T) -> T {
-    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
-    // SAFETY: changes the user as a SECURITY DEFINER function does, for one statement of ours.
-    unsafe {
-        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
-        let local = context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
-        pg_sys::SetUserIdAndSecContext(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), local);
-        let answer = work();
-        pg_sys::SetUserIdAndSecContext(user, context);
-        answer
-    }
-}
-
-fn run(statement: &str, arguments: &[DatumWithOid<'_>]) -> usize {
-    // A database error unwinds with its own SQLSTATE; what else pgrx can answer here cannot happen.
-    Spi::connect_mut(|client| client.update(statement, None, arguments).map_or(0, |rows| rows.len()))
-}
-
 /// Has every session look again, once this transaction is committed.
-fn tell() -> Result<(), Error> {
+pub(super) fn tell() -> Result<(), Error> {
     let table = catalog::oid(Object::Access)?;
     // SAFETY: the relation exists.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };

@@ -87,6 +87,19 @@ def test_a_long_error_is_cut_between_characters(db, text):
     assert value(db, "complete", rows(db, "claim", "owner", "long")[0].token)
 
 
+def test_rights_know_roles_and_topics_by_their_names(db, text):
+    role, topic = f"role {text}", f"topic of {text}"
+    db.execute(f'CREATE ROLE "{role}"')
+    value(db, "grant_access", role, f"producer:{topic}")
+    assert one(db, "SELECT role FROM outbox.access WHERE number IS NOT NULL") == role
+    with db.transaction(force_rollback=True):
+        db.execute(f'SET LOCAL ROLE "{role}"')
+        value(db, "append", topic, "t", "1")
+        assert sqlstate(db, "append", text, "t", "1") == "42501"
+    value(db, "revoke_access", role, f"producer:{topic}")
+    db.execute(f'DROP ROLE "{role}"')
+
+
 def test_bad_names_are_22023(db, text):
     for bad in " ", f"{text}\x07", f"{text}\n", text + "x" * 255:
         assert sqlstate(db, "append", bad, "t", "1") == "22023"

@@ -269,9 +269,9 @@ SELECT * FROM pg_temp.holds('regress_outbox_d');
 -- What rows give counts as initial privilege, so that no dump carries it; what was granted by hand does not.
 SELECT outbox.grant_access('regress_outbox_d', 'monitor');
 GRANT EXECUTE ON FUNCTION outbox.purge TO regress_outbox_d;
-SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY 1::text;
+SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY objoid::regproc::text;
 SELECT outbox.revoke_access('regress_outbox_d', 'monitor');
-SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY 1::text;
+SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY objoid::regproc::text;
 REVOKE EXECUTE ON FUNCTION outbox.purge FROM regress_outbox_d;
 DROP ROLE regress_outbox_d;
 -- An update replaces functions: privileges stay.
