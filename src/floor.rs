@@ -215,9 +215,9 @@ impl Entry {
         self.floor == 0 || self.pace.is_cheap() || (wanted && self.pace.has_rested(now))
     }
 
-    /// Pages that the last sweep has touched.
-    pub fn sweep_pages(&self) -> i64 {
-        self.pace.cost.pages
+    /// True if the last sweep was cheap.
+    pub fn is_cheap(&self) -> bool {
+        self.pace.is_cheap()
     }
 
     /// Takes down what a walk from the beginning to the first claimable row, or to the end, has cost.

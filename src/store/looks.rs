@@ -17,8 +17,7 @@ use crate::places::Key;
 use pgrx::pg_sys;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
-/// Pages that a sweep may touch before the due mark is raised for the next, and versions that a raise walks over.
-const SHORT: i64 = 16;
+/// Versions that a raise of the due mark walks over.
 const WALK: usize = 5_000;
 
 /// A look at one range, from its start to what it leaves.
@@ -116,13 +115,13 @@ impl Looking {
         self.look.map_or(0, |look| look.start).max(self.mark)
     }
 
-    /// Raises the due mark where a look from there was not short.
+    /// Raises the due mark where a look from there was not cheap.
     fn raise_mark(&mut self, topic: Option<Text<'_>>, now: Time) -> Result<(), Error> {
         let installation = installation::current()?;
         let Some(shared) = Shared::attached() else { return Ok(()) };
         let begun = shared.locked(|contents| {
             let topic = contents.same_topic(self.key, self.generation)?;
-            (topic.entry(Range::Waiting).sweep_pages() > SHORT).then(|| topic.due_mark.begin(now.0))
+            (!topic.entry(Range::Waiting).is_cheap()).then(|| topic.due_mark.begin(now.0))
         });
         let Some(raise) = begun else { return Ok(()) };
         fence(SeqCst);

@@ -1,7 +1,7 @@
 //! The low-water mark of this installation, see `rules/low_water.rs`: raised by sessions that claim, noted by those that
 //! write, read by whatever looks for deliveries by number or key. Without shared memory it is at the beginning.
 
-use super::cache::{MARK_UNUSED, MarkHead, Shared};
+use super::cache::{MARK_UNUSED, MarkHead, Range, Shared};
 use super::catalog::Object;
 use super::lookup::Lookup;
 use super::of_key::{OfKey, Part};
@@ -273,7 +273,7 @@ pub fn raise(now: Time) -> Result<(), Error> {
     let work = Work { raise: &raise, entering, now, table: Table::open(Access::Read)? };
     let (reached, walked) = work.walk()?;
     let again = work.look_again(&turns)?;
-    let (patrolled, astray) = work.patrol()?;
+    let (patrolled, astray, overdue) = work.patrol()?;
     work.table.release();
     shared.locked(|contents| {
         let low_water = &mut contents.marks_below[place];
@@ -282,6 +282,14 @@ pub fn raise(now: Time) -> Result<(), Error> {
             low_water.note(*number, *key);
         }
         publish(head, low_water);
+        for (topic, due) in &overdue {
+            for key in [installation::key(installation, Some(topic)), installation::key(installation, None)] {
+                if let Some(topic) = contents.topic(key).filter(|topic| *due < topic.due_mark.mark()) {
+                    topic.due_mark.note(*due);
+                    topic.entry(Range::Waiting).lower(*due);
+                }
+            }
+        }
     });
     Ok(())
 }
@@ -372,24 +380,29 @@ impl Work<'_> {
         Ok((first < end).then(|| survivor.moved_to(first)))
     }
 
-    /// Below the mark: how far it came, and what it has found there that is no survivor.
-    fn patrol(&self) -> Result<(i64, Vec<Numbered>), Error> {
+    /// Below the mark: how far it came, what it has found there that is no survivor, and topics and times of what has
+    /// waited for a while.
+    fn patrol(&self) -> Result<(i64, Vec<Numbered>, Vec<(Vec<u8>, i64)>), Error> {
         let Raise { from, patrol, .. } = *self.raise;
         let snapshot = Latest::push();
         let known = known()?;
         let mut versions = AllVersions::from_number(&self.table, &snapshot, patrol)?;
-        let mut astray = Vec::new();
+        let (mut astray, mut overdue) = (Vec::new(), Vec::new());
         for step in 0.. {
             let Some(row) = versions.next().filter(|row| row.seq < from) else { break };
             let (seq, key) = (row.seq, row.key_hash);
             if step >= PATROL {
-                return Ok((seq, astray));
+                return Ok((seq, astray, overdue));
             }
-            if is_covered(&row) && !known.stands_for(seq, key) && versions.may_live() {
-                astray.push((seq, key));
+            let (is_astray, topic) =
+                (is_covered(&row) && !known.stands_for(seq, key), row.topic.bytes().to_vec());
+            let due = row.available_at.filter(|due| row.place == Place::Waiting && *due < self.now);
+            if (is_astray || due.is_some()) && versions.may_live() {
+                astray.extend(is_astray.then_some((seq, key)));
+                overdue.extend(due.map(|due| (topic, due.0)));
             }
         }
-        Ok((from, astray))
+        Ok((from, astray, overdue))
     }
 }
 

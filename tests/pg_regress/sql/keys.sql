@@ -359,7 +359,7 @@ TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt;
 SELECT count(outbox.append('orders', 'e', to_jsonb(n), key => 'k' || n % 7, available_at => '2100-01-01'))
   FROM generate_series(1, 2000) AS n;
 WITH placed AS (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM outbox.delivery)
-UPDATE outbox.delivery SET available_at = timestamptz '2020-01-01' + (3000 - n) * interval '1 second'
+UPDATE outbox.delivery SET available_at = now() - n * interval '0.2 ms'
   FROM placed WHERE placed.seq = delivery.seq;
 SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', 'orders', 30, wait_seconds => 1)));
 SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', 'orders', 30)));

@@ -61,8 +61,8 @@ SELECT outbox.pause('paused');
 SELECT count(*) FROM outbox.append_batch('paused', (SELECT jsonb_agg('{"type": "e", "payload": 1, "available_at": "2100-01-01T00:00:00Z"}'::jsonb)
                                                       FROM generate_series(1, 2000)));
 SELECT outbox.append('other', 'e', '9', available_at => '2100-01-01') IS NOT NULL AS appended;
-UPDATE outbox.delivery SET available_at = '2020-01-01' WHERE place = 'w' AND topic = 'paused';
-UPDATE outbox.delivery SET available_at = '2020-01-02' WHERE place = 'w' AND topic = 'other';
+UPDATE outbox.delivery SET available_at = now() - interval '0.2 s' WHERE place = 'w' AND topic = 'paused';
+UPDATE outbox.delivery SET available_at = now() - interval '0.1 s' WHERE place = 'w' AND topic = 'other';
 SELECT payload FROM outbox.claim('worker');
 SELECT outbox.resume('paused');
 SELECT count(*) FROM outbox.claim('worker', batch_size => 500);
