@@ -140,6 +140,8 @@ pub struct Batch<'c, 'r, 's> {
     deaths: Vec<RowId>,
     /// What came next of a key, and so need not be met among the due ones.
     followers: HashSet<i64>,
+    /// The hashes of keys whose first message was parked, and nothing before it.
+    orphans: Vec<i64>,
     /// Keys of which leases went back with a death that was recorded.
     sent_back: HashSet<Vec<u8>>,
     expiry: i64,
@@ -202,6 +204,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             refused: false,
             deaths: Vec::new(),
             followers: HashSet::new(),
+            orphans: Vec::new(),
             sent_back: HashSet::new(),
             expiry: floor::NEVER,
             rows,
@@ -214,6 +217,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         let (topic, start) = (self.wanted.topic, Time(waiting.start()));
         let mut due = Some(Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?);
         self.find_due(&mut due, &walk)?;
+        self.find_orphans(ready)?;
         let reach = self.fill_in_order(ready)?;
         while self.left > 0 && self.find_due(&mut due, &walk)? {
             self.fill_from_aside(i64::MAX, ready)?;
@@ -223,7 +227,28 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         {
             self.aside.leave(found.row.available_at.unwrap_or(self.now));
         }
+        if let Some(hash) = self.orphans.first()
+            && (self.left == 0 || self.rows.is_none())
+        {
+            ready.left_head(*hash);
+        }
         self.finish(reach, &mut walk)
+    }
+
+    /// Now and then: parked messages that nothing stands before, whatever has gone wrong.
+    fn find_orphans(&mut self, ready: &Looking) -> Result<(), Error> {
+        let Some((at, most)) = ready.heads else { return Ok(()) };
+        let (topic, orphans, followers) = (self.wanted.topic, &mut self.orphans, &mut self.followers);
+        let messages = &mut self.aside.messages;
+        let (next, micros) = self.keys.find_orphans(at, most, &mut self.rules, |id, row| {
+            if topic.is_none_or(|topic| topic.bytes() == row.topic.bytes()) {
+                messages.entry(row.seq).or_insert((id, From::Key));
+                followers.insert(row.seq);
+                orphans.extend(row.key_hash);
+            }
+        })?;
+        ready.walked_heads(next, micros);
+        Ok(())
     }
 
     /// Looks for waiting messages that are due, a window of them. They are leased where they lie. False if there are none;
@@ -483,7 +508,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
             }
         }
         let younger = match again {
-            Some(keyed) => keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq, Wait::No)?,
+            Some(keyed) => keys::lock_younger(self.deliveries, self.snapshot, keyed, row.seq)?,
             None => Ok(Vec::new()),
         };
         let Ok(younger) = younger else { return Ok(younger) };

@@ -13,9 +13,10 @@ use crate::store::record::{Deliveries, Envelopes, Place, Topics};
 use crate::store::rules::TopicRules;
 use crate::store::scan::{InOrder, Scan};
 use crate::store::snapshot::Latest;
-use crate::store::table::{Access, Outcome, Table, Wait};
+use crate::store::table::{Access, Outcome, RowId, Table, Wait};
 use crate::store::value::{Text, Time};
 use crate::store::{server, transaction};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Ready again with no attempts counted, at its old place. True if it was dead.
@@ -27,7 +28,11 @@ pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
     let seq = lookup::seq_of(id, &Latest::push())?;
-    seq.map_or(Ok(false), |seq| revive(seq, &deliveries, &topics))
+    let Some(seq) = seq else { return Ok(false) };
+    let mut going_back = GoingBack::new(&deliveries);
+    let revived = revive(seq, &deliveries, &topics, &mut going_back)?;
+    going_back.finish()?;
+    Ok(revived)
 }
 
 /// Revives the dead messages of a topic, or those of one type, oldest first, and returns how many; with `dry_run` how
@@ -52,6 +57,7 @@ pub fn redrive(
     let snapshot = Latest::push();
     let mut dead = Dead::of(topic, &deliveries, &topics, &snapshot)?;
     let mut bodies = Lookup::open(&envelopes, &snapshot)?;
+    let mut going_back = GoingBack::new(&deliveries);
     let mut revived = 0;
     while revived < limit {
         let Some(seq) = dead.next() else { break };
@@ -60,15 +66,53 @@ pub fn redrive(
         {
             continue;
         }
-        if dry_run || revive(seq, &deliveries, &topics)? {
+        if dry_run {
+            revived += 1;
+            continue;
+        }
+        going_back.lock_before(seq)?;
+        if revive(seq, &deliveries, &topics, &mut going_back)? {
             revived += 1;
         }
     }
+    going_back.finish()?;
     Ok(revived)
 }
 
+/// Leases that go back with revived messages: locked in arrival order among those, as answers lock too, and parked when
+/// all are locked. So single calls cannot wait for each other in a circle.
+struct GoingBack<'t> {
+    deliveries: &'t Table<Deliveries>,
+    to_lock: BTreeSet<i64>,
+    locked: Vec<(i64, RowId)>,
+}
+
+impl<'t> GoingBack<'t> {
+    fn new(deliveries: &'t Table<Deliveries>) -> Self {
+        GoingBack { deliveries, to_lock: BTreeSet::new(), locked: Vec::new() }
+    }
+
+    fn lock_before(&mut self, end: i64) -> Result<(), Error> {
+        while let Some(seq) = self.to_lock.first().copied().filter(|seq| *seq < end) {
+            self.to_lock.remove(&seq);
+            self.locked.extend(keys::lock_leased(self.deliveries, seq)?);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        self.lock_before(i64::MAX)?;
+        keys::park_locked(self.deliveries, &Latest::push(), self.locked)
+    }
+}
+
 /// Revives message `seq` if it is dead.
-fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> Result<bool, Error> {
+fn revive(
+    seq: i64,
+    deliveries: &Table<Deliveries>,
+    topics: &Table<Topics>,
+    going_back: &mut GoingBack<'_>,
+) -> Result<bool, Error> {
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
@@ -88,10 +132,11 @@ fn revive(seq: i64, deliveries: &Table<Deliveries>, topics: &Table<Topics>) -> R
         let _entering = low_water::enter_ready(&found.row)?;
         row.revive();
         if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
+            going_back.to_lock.remove(&seq);
             transaction::touched(seq)?;
             transaction::will_be_ready(row.topic, seq)?;
             if let Some(keyed) = row.keyed().filter(|_| sends_back) {
-                keys::send_back(deliveries, keyed, seq)?;
+                going_back.to_lock.extend(keys::leased_after(deliveries, keyed, seq)?);
             }
             return Ok(true);
         }

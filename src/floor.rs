@@ -129,6 +129,45 @@ impl Pace {
     }
 }
 
+/// Of the walks over the first parked message of each key: for a twentieth of the time, a part of a round at a time.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Heads {
+    /// The hash of the key where the round goes on.
+    at: i64,
+    began: i64,
+    rested_at: i64,
+}
+
+impl Heads {
+    pub const UNKNOWN: Heads = Heads { at: i64::MIN, began: 0, rested_at: 0 };
+    /// Longest part of a round, in microseconds.
+    const LONGEST: i64 = 20_000;
+
+    /// Where a part of a round may begin, and how many microseconds it may take. None: not now.
+    pub fn begin(&mut self, now: i64) -> Option<(i64, i64)> {
+        if self.began <= now && now < self.rested_at {
+            return None;
+        }
+        let most = (distance(self.began, now) / REST).clamp(Self::LONGEST / REST, Self::LONGEST);
+        (self.began, self.rested_at) = (now, now.saturating_add(Self::LONGEST * REST));
+        Some((self.at, most))
+    }
+
+    /// A part has ended so many microseconds later, and the round at its end if there is nowhere to go on.
+    pub fn walked(&mut self, next: Option<i64>, micros: i64) {
+        let rest = micros.saturating_mul(REST);
+        self.at = next.unwrap_or(i64::MIN);
+        let rest = if next.is_some() { rest } else { rest.max(SWEEP_EVERY) };
+        self.rested_at = self.began.saturating_add(rest);
+    }
+
+    /// One was found, and left to the next who looks.
+    pub fn left(&mut self, at: i64) {
+        (self.at, self.rested_at) = (at, self.began);
+    }
+}
+
 /// What is known about one index range: the ready messages of a topic, or of all.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

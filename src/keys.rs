@@ -22,11 +22,12 @@
 
 use crate::error::Error;
 use crate::store::looks::Looking;
-use crate::store::lookup::ById;
+use crate::store::lookup::{ById, Lookup};
 use crate::store::low_water::{self, Known};
-use crate::store::of_key::{self, Keyed, Now, OfKey, Outlook, Part};
+use crate::store::of_key::{self, Hashes, Keyed, Now, OfKey, Outlook, Part};
 use crate::store::record::{Deliveries, Delivery, Place, TopicRow};
 use crate::store::rules::TopicRules;
+use crate::store::server::Meter;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Against, Outcome, RowId, Table, Wait, Xid};
 use crate::store::value::{Text, Time};
@@ -258,6 +259,48 @@ impl<'s> Keys<'s> {
         Ok(())
     }
 
+    /// Looks among the first parked message of each key, from hash `at` on and for so many microseconds, for those that
+    /// nothing is before: they would wait for ever for somebody to end what is not there. Hands them over; returns where
+    /// to go on, if it has not reached the end, and what time it took.
+    pub fn find_orphans(
+        &mut self,
+        mut at: i64,
+        most: i64,
+        rules: &mut TopicRules<'_>,
+        mut take: impl FnMut(RowId, &Delivery<'_>),
+    ) -> Result<(Option<i64>, i64), Error> {
+        let meter = Meter::start();
+        let mut hashes = Hashes::open(self.deliveries, self.snapshot)?;
+        let mut first = OfKey::open(self.deliveries, Part::Later, self.snapshot)?;
+        loop {
+            server::check_for_interrupts();
+            let Some(hash) = hashes.next_from(at) else { break };
+            if let Some(found) = first.first_of_hash(hash, self.low_water.since(hash))
+                && found.row.place == Place::Parked
+                && let Some(keyed) = found.row.keyed()
+                && self.is_first(keyed, found.row.seq, rules.of(found.row.topic)?.blocks_when_dead())?
+            {
+                take(found.id, &found.row);
+            }
+            let Some(next) = hash.checked_add(1) else { break };
+            at = next;
+            if meter.read().micros > most {
+                return Ok((Some(at), meter.read().micros));
+            }
+        }
+        Ok((None, meter.read().micros))
+    }
+
+    /// True if nothing that stands before message `seq` of a key is ready or leased, or dead.
+    fn is_first(&mut self, keyed: Keyed<'_>, seq: i64, dead_block: bool) -> Result<bool, Error> {
+        let since = self.low_water.since(keyed.hash);
+        if self.scans()?.ready.older(keyed, since, seq).next().is_some() {
+            return Ok(false);
+        }
+        let mut dead = OfKey::open(self.deliveries, Part::Dead, self.snapshot)?;
+        Ok(!dead_block || dead.older(keyed, 0, seq).next().is_none())
+    }
+
     /// Parks a blocked message, unless there were too many in this claim, it holds a lease that has run out, or somebody
     /// else is changing it or the rule by which it is blocked.
     pub fn park(
@@ -347,14 +390,13 @@ impl<'s> Keys<'s> {
 /// What was done, or the transaction because of which it would have had to wait.
 pub type Tried<T> = Result<Result<T, Xid>, Error>;
 
-/// Locks the leased messages of a key that are younger than `seq`, in order. It fails if, without waiting, one of them
-/// cannot be had, or if one has changed.
+/// Locks the leased messages of a key that are younger than `seq`, in order. It fails if one of them cannot be had
+/// without waiting, or has changed.
 pub fn lock_younger(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,
     keyed: Keyed<'_>,
     seq: i64,
-    wait: Wait,
 ) -> Tried<Vec<(i64, RowId)>> {
     let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
     let mut younger = scan.younger(keyed, seq);
@@ -364,7 +406,7 @@ pub fn lock_younger(
         if found.row.lease.is_none() {
             continue;
         }
-        if let Outcome::Lost(xid) = deliveries.lock(found.id, Against::Everybody, snapshot, wait) {
+        if let Outcome::Lost(xid) = deliveries.lock(found.id, Against::Everybody, snapshot, Wait::No) {
             return Ok(Err(xid));
         }
         locked.push((found.row.seq, found.id));
@@ -408,12 +450,40 @@ pub fn is_followed(
 
 /// Message `seq` of a key has gone back: the younger leases go back with it, their attempt uncounted.
 pub fn send_back(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
+    let mut locked = Vec::new();
+    for younger in leased_after(deliveries, keyed, seq)? {
+        locked.extend(lock_leased(deliveries, younger)?);
+    }
+    park_locked(deliveries, &Latest::push(), locked)
+}
+
+/// The leased messages of a key that are younger than `seq`, in order. Claims that may not have seen what has become of
+/// that one are waited for.
+pub fn leased_after(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<Vec<i64>, Error> {
+    await_younger(deliveries, keyed, seq)?;
+    let snapshot = Latest::push();
+    let mut scan = OfKey::open(deliveries, Part::Ready, &snapshot)?;
+    let mut younger = scan.younger(keyed, seq);
+    let mut leased = Vec::new();
+    while let Some(found) = younger.next() {
+        if found.row.lease.is_some() {
+            leased.push(found.row.seq);
+        }
+    }
+    Ok(leased)
+}
+
+/// Locks a message if it is leased, as it is once nobody else is changing it.
+pub fn lock_leased(deliveries: &Table<Deliveries>, seq: i64) -> Result<Option<(i64, RowId)>, Error> {
     loop {
         server::check_for_interrupts();
-        await_younger(deliveries, keyed, seq)?;
         let snapshot = Latest::push();
-        if let Ok(younger) = lock_younger(deliveries, &snapshot, keyed, seq, Wait::Yes)? {
-            return park_locked(deliveries, &snapshot, younger);
+        let mut scan = Lookup::open(deliveries, &snapshot)?;
+        let found =
+            scan.find(seq).filter(|found| found.row.place == Place::Ready && found.row.lease.is_some());
+        let Some(id) = found.map(|found| found.id) else { return Ok(None) };
+        if deliveries.lock(id, Against::Everybody, &snapshot, Wait::Yes) == Outcome::Done {
+            return Ok(Some((seq, id)));
         }
     }
 }
@@ -471,7 +541,7 @@ pub fn bury(
         if sent_back.contains(&keyed.bytes()) || !rules.hold(row.topic, Wait::No)? {
             return Ok(Err(Xid::INVALID));
         }
-        match lock_younger(deliveries, snapshot, keyed, row.seq, Wait::No)? {
+        match lock_younger(deliveries, snapshot, keyed, row.seq)? {
             Ok(locked) => younger = locked,
             Err(xid) => return Ok(Err(xid)),
         }

@@ -5,7 +5,7 @@
 
 use super::{lock, version};
 use crate::board::Board;
-use crate::floor::{self, Entry, IDLE, Pace, Slot};
+use crate::floor::{self, Entry, Heads, IDLE, Pace, Slot};
 use crate::places::{self, Key, Tenant};
 use crate::rules::due_mark::DueMark;
 use crate::rules::low_water::LowWater;
@@ -81,6 +81,7 @@ pub(super) struct Topic {
     pub(super) due_mark: DueMark,
     /// Of purge's looks for deaths in all topics.
     pub(super) deaths: Pace,
+    pub(super) heads: Heads,
 }
 
 #[repr(C)]
@@ -356,6 +357,7 @@ impl Topic {
         waiting: Entry::UNKNOWN,
         due_mark: DueMark::UNKNOWN,
         deaths: Pace::UNKNOWN,
+        heads: Heads::UNKNOWN,
     };
 
     pub(super) fn entry(&mut self, range: Range) -> &mut Entry {

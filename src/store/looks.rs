@@ -1,7 +1,7 @@
 //! Looks at the ready and the waiting messages, see `floor.rs`: where they start, and what they leave for the next. A
 //! cache: where it cannot be had, every look starts at the beginning and is right.
 
-use super::cache::{Range, Shared};
+use super::cache::{Range, Shared, Topic};
 use super::installation::{self, key};
 use super::record::{Deliveries, Place};
 use super::snapshot::Latest;
@@ -30,6 +30,8 @@ pub struct Looking {
     mark: i64,
     /// Transactions before this one have been open for a while and hold no floor.
     horizon: u32,
+    /// Where a walk over parked messages is to begin, and how many microseconds it may take.
+    pub heads: Option<(i64, i64)>,
 }
 
 /// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
@@ -52,7 +54,7 @@ pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Er
 fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Error> {
     let installation = installation::current()?;
     let key = installation::key(installation, topic.map(Text::bytes));
-    let nothing = Looking { key, range, generation: 0, look: None, mark: i64::MIN, horizon: 0 };
+    let nothing = Looking { key, range, generation: 0, look: None, mark: i64::MIN, horizon: 0, heads: None };
     let Some(shared) = Shared::attached() else { return Ok(nothing) };
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
     let (highest, lowest) = match range {
@@ -69,8 +71,9 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Err
         match contents.topic_in_use(key, installation, now.0) {
             Some(topic) => {
                 let look = topic.entry(range).look(now.0, highest, lowest).from(earlier.flatten());
+                let heads = if range == Range::Ready { topic.heads.begin(now.0) } else { None };
                 let mark = if range == Range::Waiting { topic.due_mark.mark() } else { i64::MIN };
-                Looking { generation: topic.generation, look: Some(look), mark, horizon, ..nothing }
+                Looking { generation: topic.generation, look: Some(look), mark, horizon, heads, ..nothing }
             }
             None => nothing,
         }
@@ -161,6 +164,26 @@ impl Looking {
         self.horizon == 0 || unsafe { !pg_sys::TransactionIdPrecedes(xid, horizon) }
     }
 
+    /// The walk over parked messages has ended, see [`floor::Heads::walked`].
+    pub fn walked_heads(&self, next: Option<i64>, micros: i64) {
+        self.of_topic(|topic| topic.heads.walked(next, micros));
+    }
+
+    /// One whose key hashes to this was left.
+    pub fn left_head(&self, hash: i64) {
+        self.of_topic(|topic| topic.heads.left(hash));
+    }
+
+    fn of_topic(&self, tell: impl FnOnce(&mut Topic)) {
+        if let Some(shared) = Shared::attached() {
+            shared.locked(|contents| {
+                if let Some(topic) = contents.topic(self.key) {
+                    tell(topic);
+                }
+            });
+        }
+    }
+
     /// True if this look starts below the floor, and is to tell what the way has cost.
     pub fn is_sweep(&self) -> bool {
         self.look.is_some_and(|look| look.sweep)
@@ -168,13 +191,7 @@ impl Looking {
 
     /// Takes down what the walk from the start to the first claimable row has cost.
     pub fn walked(&self, cost: Cost) {
-        if let Some(shared) = Shared::attached() {
-            shared.locked(|contents| {
-                if let Some(topic) = contents.topic(self.key) {
-                    topic.entry(self.range).walked(cost);
-                }
-            });
-        }
+        self.of_topic(|topic| topic.entry(self.range).walked(cost));
     }
 
     /// Leaves what was seen: at once if the look changed nothing, nor did the transaction before, else for when it is

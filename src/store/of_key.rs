@@ -96,12 +96,33 @@ impl<'t> OfKey<'t> {
         Messages(&mut self.0, keyed)
     }
 
+    /// The first of all keys with that hash, from number `since` on.
+    pub fn first_of_hash(&mut self, hash: i64, since: i64) -> Option<Found<'_, Deliveries>> {
+        self.0.start(between(hash, since, i64::MAX));
+        self.0.next()
+    }
+
     /// Shows those of all keys with that hash, from number `first` to below `end`.
     pub fn of_hash(&mut self, hash: i64, first: i64, end: i64, show: &mut impl FnMut(RowId, &Delivery<'_>)) {
         self.0.start(between(hash, first, end - 1));
         while let Some(found) = self.0.next() {
             show(found.id, &found.row);
         }
+    }
+}
+
+/// The keys that messages wait or are parked with, by hash; of some there may be none any more.
+pub struct Hashes<'t>(Scan<'t, Deliveries>);
+
+impl<'t> Hashes<'t> {
+    pub fn open(table: &'t Table<Deliveries>, snapshot: &'t Latest) -> Result<Self, Error> {
+        Ok(Hashes(Scan::open_for_entries(table, Part::Later.index(), snapshot, 1)?))
+    }
+
+    /// The first from `hash` on.
+    pub fn next_from(&mut self, hash: i64) -> Option<i64> {
+        self.0.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &hash)]);
+        self.0.step().then(|| self.0.entry_hash())
     }
 }
 

@@ -217,6 +217,21 @@ impl<'t> Scan<'t, Deliveries> {
         unsafe { Entry::of((*self.scan).xs_itup, (*self.scan).xs_itupdesc) }
     }
 
+    /// The same, of an index by hash.
+    pub(super) fn entry_hash(&self) -> i64 {
+        let (mut values, mut nulls) = ([pg_sys::Datum::from(0); 2], [false; 2]);
+        // SAFETY: asked to, the scan keeps the entry until it moves on; it has two columns, a number first, none null.
+        unsafe {
+            pg_sys::index_deform_tuple(
+                (*self.scan).xs_itup,
+                (*self.scan).xs_itupdesc,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+            i64::from_datum(values[0])
+        }
+    }
+
     /// The row of that entry, if the snapshot sees one.
     pub(super) fn row_of_entry(&mut self) -> Option<RowOfEntry<'_, 't>> {
         // SAFETY: the scan is at an entry.

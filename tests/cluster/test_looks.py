@@ -304,3 +304,36 @@ def test_a_client_that_is_gone_gets_nothing(server, database, db):
     began = time.monotonic()
     assert [m.id for m in claim(db, "orders", wait_seconds=10)] == [message]
     assert time.monotonic() - began < SOON
+
+
+# -- parked, and nothing before it -------------------------------------------------------------------
+
+
+def orphan(db, key="'o'", topic="orders"):
+    """What must not be, however it came about."""
+    many(db, 1, key, topic)
+    db.execute("UPDATE outbox.delivery SET place = 'k' WHERE place = 'r' AND lease IS NULL AND topic = %s", [topic])
+
+
+@pytest.mark.parametrize("topic", ["orders", None])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_is_parked_for_nothing_heals(server, db, other, sleeper, topic, snapshot):
+    if snapshot:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+    many(db, 1000, "'k' || n")
+    assert len(lease_all(db, 60)) == 1000
+    many(db, 1000, "'k' || n")
+    assert claim(db, "orders") == []
+    waiting = sleeper(topic, seconds=10)
+    waiting.is_asleep(server)
+    orphan(db)
+    waiting.got()
+
+
+def test_wait_and_claim_agree_on_what_is_parked_for_nothing(db):
+    orphan(db)
+    began = time.monotonic()
+    rows(db, "wait", "orders", 5)
+    assert time.monotonic() - began < SOON
+    assert len(claim(db, "orders")) == 1
