@@ -5,7 +5,7 @@
 //! may see everything, but change only what nothing depends on ([`Write::FREE`]), and suppress nothing: half a message, or
 //! a lease that is handed out and not stored, would be worse than the error.
 
-use super::record::{Shelf, Unique, Write};
+use super::record::{Record, Shelf, Unique, Write};
 use super::snapshot::Latest;
 use super::table::{Outcome, RowId, Table, Wait};
 use super::upkeep::Upkeep;
@@ -26,11 +26,12 @@ struct Statement<'t, R> {
     context: pg_sys::MemoryContext,
 }
 
-impl<R> Table<R> {
+impl<R: Record> Table<R> {
     /// For rows of any shelf, with triggers.
     fn upkeep_for_triggers(&self) -> &Upkeep {
-        self.upkeep[Shelf::COUNT]
-            .get_or_init(|| Upkeep::open_for_triggers(self.relation, &self.catalog, self.arbiter))
+        self.upkeep[Shelf::COUNT].get_or_init(|| {
+            self.allocating(|| Upkeep::open_for_triggers(self.relation, &self.catalog, self.arbiter))
+        })
     }
 
     /// Ends with core's error if rows of the table cannot be updated, or deleted, because it is published.

@@ -37,6 +37,8 @@ pub struct Table<R> {
     pub(super) arbiter: Option<pg_sys::Oid>,
     /// What to unlock when it is closed.
     lock: u32,
+    /// What is allocated for it lasts as long as it does, whoever calls.
+    context: pg_sys::MemoryContext,
     pub(super) slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.
     fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
@@ -86,6 +88,8 @@ impl<R: Record> Table<R> {
             access,
             arbiter: None,
             lock: pg_sys::NoLock,
+            // SAFETY: reads where the caller allocates.
+            context: unsafe { pg_sys::CurrentMemoryContext },
             slot,
             fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
             upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
@@ -198,8 +202,20 @@ impl<R: Record> Table<R> {
     }
 
     fn upkeep(&self, shelf: Option<Shelf>) -> &Upkeep {
-        self.upkeep[shelf.map_or(Shelf::COUNT, Shelf::number)]
-            .get_or_init(|| Upkeep::open(self.relation, &self.catalog, shelf, self.arbiter))
+        self.upkeep[shelf.map_or(Shelf::COUNT, Shelf::number)].get_or_init(|| {
+            self.allocating(|| Upkeep::open(self.relation, &self.catalog, shelf, self.arbiter))
+        })
+    }
+
+    /// Does something that allocates what the table keeps.
+    pub(super) fn allocating<T>(&self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: the context is that in which the table was opened; an error leaves it to the abort.
+        unsafe {
+            let context = pg_sys::MemoryContextSwitchTo(self.context);
+            let done = work();
+            pg_sys::MemoryContextSwitchTo(context);
+            done
+        }
     }
 }
 
@@ -338,7 +354,8 @@ impl<R: Write> Table<R> {
         // SAFETY: the record writes the table's columns in order, others are null; the slot frees the tuple.
         unsafe {
             let shape = (*self.relation).rd_att;
-            let tuple = pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let form = || pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let tuple = self.allocating(form);
             pg_sys::ExecStoreHeapTuple(tuple, slot, true);
         }
     }
