@@ -227,4 +227,4 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catal
 AS 'MODULE_PATHNAME', 'purge_wrapper';
 
 COMMENT ON FUNCTION outbox.purge IS
-'Deletes at most max_messages delivered and dead messages past their retention, and consumers'' markers past theirs; returns how many messages. Repeat until 0. Errors: 22004, 22023, 25006.';
+'Deletes at most max_messages delivered and dead messages past their retention, and consumers'' markers past theirs; returns how many messages. Repeat until 0. Leaves rows that are locked or that a foreign key refers to. Errors: 22004, 22023, 25006.';

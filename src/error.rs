@@ -131,7 +131,8 @@ impl Report {
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 "message numbers are used up".into(),
             )
-            .detail(format!("A row of outbox.envelope, outbox.delivery or outbox.receipt has number {stored}.")),
+            .detail(format!("A row of outbox.envelope, outbox.delivery or outbox.receipt has number {stored}."))
+            .hint("If that is no message, delete the row and VACUUM the table."),
             Error::Shape(Difference { object, what, cure }) => Report::new(
                 Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("{object} is not as the extension made it"),
