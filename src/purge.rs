@@ -42,6 +42,8 @@ pub struct Purged {
 /// again and again over what it has deleted, which stays in the indexes while any snapshot is held.
 #[derive(Default)]
 struct Reached {
+    /// No envelope is below, but for those of late commits.
+    envelope: i64,
     delivered: Option<i64>,
     dead: Option<(Vec<u8>, i64)>,
     marker: Option<Time>,
@@ -68,14 +70,14 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     };
     // Locked before any other table, see `table.rs`.
     let _first = Table::<Envelopes>::open(Access::Read)?;
-    let (shortest, young) = first_young(days)?;
+    let (shortest, lowest, young) = first_young(days)?;
     // While numbers are stored that the sequence has not reached, the database is being restored, or follows another
     // one. Then the other half of a message may be on its way.
     let is_copy = arrival::is_behind()?;
     part(&mut || record_deaths(limit))?;
     let mut messages = part(&mut || purge_delivered(days, most, shortest, young, is_copy))?;
     if !is_copy {
-        messages += part(&mut || purge_halves(days, most - messages, young))?;
+        messages += part(&mut || purge_halves(days, most - messages, lowest, young))?;
     }
     messages += part(&mut || purge_dead(days, most - messages))?;
     let markers = part(&mut || purge_markers(settings::processed_retention_days(), most))?;
@@ -83,6 +85,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
         if let Some(failure) = failure {
             failure.rethrow();
         }
+        REACHED.with_borrow_mut(|reached| reached.envelope = 0);
         privileges::follow_roles()?;
         totals::purged(server::clock())?;
     }
@@ -137,10 +140,10 @@ fn purge_delivered(days: i32, limit: i64, shortest: i32, young: i64, is_copy: bo
 
 /// Envelopes that no claim can deliver and no receipt covers: what a restore in part or an unlogged table leaves. Those
 /// among the oldest, and at another place each time.
-fn purge_halves(days: i32, limit: i64, young: i64) -> Result<i64, Error> {
+fn purge_halves(days: i32, limit: i64, lowest: i64, young: i64) -> Result<i64, Error> {
     let statement = with_references(HALVES, &[("envelope", "m")]);
     let mut deleted = 0;
-    for start in [0, arrival::some_number_below(young)?] {
+    for start in [lowest, arrival::some_number(lowest, young)?] {
         let look_at = LOOK_AT_MOST.min(limit - deleted);
         let arguments = [days.into(), look_at.into(), young.into(), start.into()];
         let (count, more) = delete(&statement, &arguments);
@@ -152,15 +155,17 @@ fn purge_halves(days: i32, limit: i64, young: i64) -> Result<i64, Error> {
     Ok(deleted)
 }
 
-/// The shortest retention of any topic, and the number of the first message too young for it.
-fn first_young(days: i32) -> Result<(i32, i64), Error> {
+/// The shortest retention of any topic, the first number stored, and that of the first message too young.
+fn first_young(days: i32) -> Result<(i32, i64, i64), Error> {
     let shortest: Option<i32> =
         Spi::get_one_with_args(SHORTEST_RETENTION, &[days.into()]).unwrap_or_default();
     let shortest = shortest.unwrap_or(days);
     let now = server::clock();
     let cutoff = now.plus_seconds(-SECONDS_OF_A_DAY.saturating_mul(shortest));
-    let from = REACHED.with_borrow(|reached| reached.delivered.unwrap_or(0));
-    Ok((shortest, first_appended_since(cutoff, now, from, &Latest::push())?))
+    let reached = REACHED.with_borrow(|reached| reached.envelope);
+    let (lowest, young) = first_appended_since(cutoff, now, reached, &Latest::push())?;
+    REACHED.with_borrow_mut(|reached| reached.envelope = lowest);
+    Ok((shortest, lowest, young))
 }
 
 /// Where the dead block their key, the next message of the key has its turn.

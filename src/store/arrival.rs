@@ -189,10 +189,11 @@ pub fn is_behind() -> Result<bool, Error> {
     Ok(highest()? < highest_envelope()?)
 }
 
-/// Any number below `end` that a message may have, or zero.
-pub fn some_number_below(end: i64) -> Result<i64, Error> {
-    let random = Uuid::new_v4().as_u64_pair().1 >> 2;
-    Ok(random.cast_signed() % (highest_envelope()? + 1).min(end).max(1))
+/// Any number from `first` on that a message below `end` may have.
+pub fn some_number(first: i64, end: i64) -> Result<i64, Error> {
+    let random = (Uuid::new_v4().as_u64_pair().1 >> 2).cast_signed();
+    let end = end.min(highest_envelope()? + 1);
+    Ok(first + random % (end - first).max(1))
 }
 
 /// Shows the first two columns of an index's entries, from the end, while `visit` says so. Rows are not looked at, so

@@ -141,24 +141,34 @@ pub fn envelope_of<T>(
     Ok(looked)
 }
 
-/// The first message that was appended between `time` and `now`, or a number above all. Found by halving, because numbers
-/// and times ascend together, but for clocks that were wrong; one that was ahead counts as old. No message below `from`
-/// is looked at.
-pub fn first_appended_since(time: Time, now: Time, from: i64, snapshot: &Latest) -> Result<i64, Error> {
+/// The first message from number `from` on, and the first that was appended between `time` and `now`; or a number above
+/// all. Found by halving, because numbers and times ascend together, but for clocks that were wrong; one that was ahead
+/// counts as old.
+pub fn first_appended_since(
+    time: Time,
+    now: Time,
+    from: i64,
+    snapshot: &Latest,
+) -> Result<(i64, i64), Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 2)?;
-    let (mut old, mut young) = (from, arrival::highest_envelope()? + 1);
-    let mut first = i64::MAX;
+    let mut young = arrival::highest_envelope()? + 1;
+    let keys = |from: &i64, to: &i64| {
+        [
+            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, from),
+            Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, to),
+        ]
+    };
+    scan.start(keys(&from, &young));
+    let lowest = scan.next().map_or(young, |found| found.row.seq);
+    let (mut old, mut first) = (lowest, i64::MAX);
     while old < young {
         let middle = old + (young - old) / 2;
-        scan.start([
-            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &middle),
-            Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &young),
-        ]);
+        scan.start(keys(&middle, &young));
         match scan.next().map(|found| found.row) {
             Some(row) if row.occurred_at < time || now < row.occurred_at => old = row.seq + 1,
             found => (first, young) = (found.map_or(first, |row| row.seq), middle),
         }
     }
-    Ok(first)
+    Ok((lowest, first))
 }
