@@ -1,15 +1,21 @@
 //! Health checks: what is wrong, and what to do about it. For `outbox.status`.
 
 use crate::error::Error;
+use crate::keys::Keys;
 use crate::settings;
+use crate::store::record::{Deliveries, Topics};
 use crate::store::rows::{Caller, StatusRows};
+use crate::store::rules::TopicRules;
 use crate::store::snapshot::Latest;
 use crate::store::survey::{Survey, Tables};
+use crate::store::table::{Access, Table};
 use crate::store::value::{Text, Time};
 use crate::store::{cache, catalog, process, server, shape, totals};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
+/// Microseconds that a look for parked messages may take.
+const LOOK_AT_MOST: i64 = 10_000;
 const STATUS: &str = include_str!("queries/status.sql");
 
 /// A row per check. Where library and installed version do not match, or a table cannot be used, only that is told.
@@ -59,7 +65,32 @@ fn further(rows: &mut StatusRows<'_>) -> Result<(), Error> {
             }
         }
     });
+    let orphans = orphans()?;
+    let mut detail = b"none without an older one of its key".to_vec();
+    if let Some(topic) = &orphans {
+        detail = [b"nothing is before one in topic \"", topic.as_slice()].concat();
+        detail.extend(b"\": claims on it should find it within seconds");
+    }
+    rows.push(Text::new(b"parked"), orphans.is_none(), Text::new(&detail));
     Ok(())
+}
+
+/// The topic of a message that is parked though nothing is before it, as far as it is found in the time there is.
+fn orphans() -> Result<Option<Vec<u8>>, Error> {
+    let deliveries = Table::<Deliveries>::open(Access::Read)?;
+    let topics = Table::<Topics>::open(Access::Read)?;
+    let snapshot = Latest::push();
+    let mut rules = TopicRules::new(&topics, &snapshot);
+    let mut found = None;
+    Keys::new(&deliveries, &snapshot, server::clock(), false)?.find_orphans(
+        i64::MIN,
+        LOOK_AT_MOST,
+        &mut rules,
+        |_, row| {
+            found.get_or_insert_with(|| row.topic.bytes().to_vec());
+        },
+    )?;
+    Ok(found)
 }
 
 /// The launcher's process.

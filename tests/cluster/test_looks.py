@@ -332,8 +332,12 @@ def test_what_is_parked_for_nothing_heals(server, db, other, sleeper, topic, sna
 
 
 def test_wait_and_claim_agree_on_what_is_parked_for_nothing(db):
+    parked = "SELECT ok FROM outbox.status WHERE name = 'parked'"
+    assert one(db, parked)
     orphan(db)
+    assert not one(db, parked)
     began = time.monotonic()
     rows(db, "wait", "orders", 5)
     assert time.monotonic() - began < SOON
     assert len(claim(db, "orders")) == 1
+    assert one(db, parked)
