@@ -13,6 +13,9 @@
 //!   first parked message due. If that one rolls back, the message it had ended stands before the parked one again.
 //!   To make one due too early is harmless: the next claim parks it again.
 //! - When a message goes back, the younger leases of its key do ([`send_back`]): parked, because it stands before them.
+//! - Should it not be so nevertheless, a claim that looks finds the message within seconds ([`Keys::find_orphans`]).
+//!
+//! What one open transaction has written and ended again, nobody else will ever see: it stands before nothing.
 //!
 //! Where the dead block their key, a dead message is as one that is not over. Whoever parks, or records a death, by that
 //! rule holds the rule until the end of its transaction; so [`unblock_topic`], after a change of it, misses nobody.
