@@ -213,9 +213,9 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
 
     /// Leases what there is, oldest first.
     pub fn fill(mut self, waiting: &Looking, ready: &Looking) -> Result<Filled, Error> {
-        let mut walk = Walk::begin(waiting);
         let (topic, start) = (self.wanted.topic, Time(waiting.start()));
         let mut due = Some(Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?);
+        let mut walk = Walk::begin(waiting);
         self.find_due(&mut due, &walk)?;
         self.find_orphans(ready)?;
         let reach = self.fill_in_order(ready)?;
@@ -276,8 +276,9 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
     /// reachable, or None if the end was reached and nothing left.
     fn fill_in_order(&mut self, ready: &Looking) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
+        let mut scan = InOrder::open(self.deliveries, self.snapshot, self.wanted.topic, ready.start())?;
         let mut walk = Walk::begin(ready);
-        let mut scan = InOrder::from(self.deliveries, self.snapshot, self.wanted.topic, ready.start())?;
+        scan.begin()?;
         while self.left > 0 {
             server::check_for_interrupts();
             let Some(found) = scan.next() else {

@@ -155,7 +155,7 @@ struct Dead<'s> {
 
 impl<'s> Dead<'s> {
     fn of(
-        topic: Text<'_>,
+        topic: Text<'s>,
         deliveries: &'s Table<Deliveries>,
         topics: &Table<Topics>,
         snapshot: &'s Latest,

@@ -2,7 +2,7 @@
 
 use super::catalog::{self, Object};
 use super::lookup::ById;
-use super::low_water;
+use super::low_water::{self, Known};
 use super::record::{Deliveries, Delivery, Fields, Read, Rights};
 use super::snapshot::Latest;
 use super::table::{RowId, Table};
@@ -11,6 +11,7 @@ use super::version;
 use crate::error::Error;
 use pgrx::pg_sys;
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 /// A condition on a column of the index, counted from 1.
 pub(super) struct Key {
@@ -302,6 +303,11 @@ impl<'t> Scan<'t, Deliveries> {
 /// Deliveries that are ready or leased, in arrival order: the survivors below the low-water mark, then the index. Of all
 /// topics it brings others too.
 pub struct InOrder<'t> {
+    table: &'t Table<Deliveries>,
+    snapshot: &'t Latest,
+    topic: Option<Text<'t>>,
+    start: i64,
+    known: Rc<Known>,
     survivors: std::vec::IntoIter<(i64, RowId)>,
     by_id: ById<'t, Deliveries>,
     above: Scan<'t, Deliveries>,
@@ -312,15 +318,31 @@ impl<'t> InOrder<'t> {
     pub fn from(
         table: &'t Table<Deliveries>,
         snapshot: &'t Latest,
-        topic: Option<Text<'_>>,
+        topic: Option<Text<'t>>,
+        start: i64,
+    ) -> Result<Self, Error> {
+        let mut scan = InOrder::open(table, snapshot, topic, start)?;
+        scan.begin()?;
+        Ok(scan)
+    }
+
+    /// The same; nothing is looked up before [`InOrder::begin`], so that what it costs can be told from opening.
+    pub fn open(
+        table: &'t Table<Deliveries>,
+        snapshot: &'t Latest,
+        topic: Option<Text<'t>>,
         start: i64,
     ) -> Result<Self, Error> {
         let known = low_water::known()?;
-        Ok(InOrder {
-            survivors: known.ready_survivors(table, snapshot, topic, start)?.into_iter(),
-            by_id: ById::open(table, snapshot),
-            above: Scan::above_mark(table, snapshot, topic, start.max(known.mark))?,
-        })
+        let above = Scan::above_mark(table, snapshot, topic, start.max(known.mark))?;
+        let (survivors, by_id) = (Vec::new().into_iter(), ById::open(table, snapshot));
+        Ok(InOrder { table, snapshot, topic, start, known, survivors, by_id, above })
+    }
+
+    pub fn begin(&mut self) -> Result<(), Error> {
+        let survivors = self.known.ready_survivors(self.table, self.snapshot, self.topic, self.start)?;
+        self.survivors = survivors.into_iter();
+        Ok(())
     }
 
     pub fn next(&mut self) -> Option<Found<'_, Deliveries>> {

@@ -359,8 +359,9 @@ TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt;
 SELECT count(outbox.append('orders', 'e', to_jsonb(n), key => 'k' || n % 7, available_at => '2100-01-01'))
   FROM generate_series(1, 2000) AS n;
 WITH placed AS (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM outbox.delivery)
-UPDATE outbox.delivery SET available_at = now() - n * interval '0.2 ms'
+UPDATE outbox.delivery SET available_at = now() + (3000 - n) * interval '0.2 ms'
   FROM placed WHERE placed.seq = delivery.seq;
+SELECT pg_sleep(0.7);
 SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', 'orders', 30, wait_seconds => 1)));
 SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', 'orders', 30)));
 SELECT count(*) FROM outbox.complete_batch(ARRAY (SELECT token FROM outbox.claim('worker', batch_size => 500, wait_seconds => 1)));

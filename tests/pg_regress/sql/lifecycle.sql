@@ -140,8 +140,9 @@ SELECT payload, attempts FROM outbox.claim('worker', 'lifecycle');
 TRUNCATE outbox.envelope, outbox.delivery;
 SELECT count(outbox.append('lifecycle', 'e', to_jsonb(n), available_at => CASE WHEN n <> 5 THEN now() + interval '1 day' END))
   FROM generate_series(1, 20) AS n;
-UPDATE outbox.delivery AS d SET available_at = now() - make_interval(secs => payload::int / 100.0)
+UPDATE outbox.delivery AS d SET available_at = now() + make_interval(secs => 0.2 - payload::int / 200.0)
   FROM outbox.envelope AS e WHERE e.seq = d.seq AND d.available_at IS NOT NULL;
+SELECT pg_sleep(0.3);
 SELECT payload FROM outbox.claim('worker', batch_size => 1);
 SELECT payload FROM outbox.claim('worker', 'lifecycle', batch_size => 1);
 SELECT string_agg(payload::text, ' ' ORDER BY place) AS payloads
