@@ -25,7 +25,7 @@ use crate::store::scan::{InOrder, Scan};
 use crate::store::server::{self, Meter};
 use crate::store::snapshot::Latest;
 use crate::store::table::{Outcome, RowId, Table, Wait, Xid};
-use crate::store::totals::{self, Event};
+use crate::store::totals::Event;
 use crate::store::value::{Json, Text, Time};
 use crate::store::{transaction, waiting};
 use crate::{backoff, token};
@@ -562,7 +562,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
                 return Ok(held(looking, xid));
             }
         };
-        totals::count(row.topic, Event::Failed)?;
+        transaction::answered(row.topic, Event::Failed)?;
         transaction::touched(row.seq)?;
         failed
             .available_at

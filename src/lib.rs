@@ -74,4 +74,5 @@ pub extern "C-unwind" fn _PG_init() {
     store::passing::without_backtraces();
     settings::register();
     worker::register();
+    store::commit::register();
 }

@@ -25,7 +25,8 @@ impl Tenant {
     pub const NOBODY: Tenant = Tenant { key: (0, 0), used_at: i64::MIN };
 }
 
-fn window(key: Key, places: usize) -> impl Iterator<Item = usize> {
+/// Where a key may be, the best place first.
+pub fn window(key: Key, places: usize) -> impl Iterator<Item = usize> {
     (0..WINDOW.min(places)).map(move |step| (key.0 as usize).wrapping_add(step) % places)
 }
 

@@ -87,7 +87,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
         }
         REACHED.with_borrow_mut(|reached| reached.envelope = 0);
         privileges::follow_roles()?;
-        totals::purged(server::clock())?;
+        totals::purged()?;
     }
     Ok(Purged { messages, markers })
 }

@@ -15,7 +15,7 @@ use crate::store::rows::{AnswerRows, Caller};
 use crate::store::rules::TopicRules;
 use crate::store::snapshot::Latest;
 use crate::store::table::{Access, Outcome, Table, Wait};
-use crate::store::totals::{self, Event};
+use crate::store::totals::Event;
 use crate::store::value::{Numbers, Text, Time, UuidArray};
 use crate::store::{server, transaction};
 use crate::{backoff, receipt, settings, token};
@@ -161,7 +161,7 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
 fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
     transaction::touched(row.seq)?;
     if let Answer::Fail { .. } | Answer::Abandon { .. } = answer {
-        totals::count(row.topic, Event::Failed)?;
+        transaction::answered(row.topic, Event::Failed)?;
     }
     match answer {
         Answer::Release => transaction::will_be_ready(row.topic, row.seq),
@@ -182,7 +182,7 @@ fn count_stale(seqs: &[i64]) -> Result<(), Error> {
     let mut bodies = Lookup::open(&envelopes, &snapshot)?;
     for seq in seqs {
         if let Some(body) = bodies.find(*seq) {
-            totals::count(body.row.topic, Event::Stale)?;
+            transaction::answered(body.row.topic, Event::Stale)?;
         }
     }
     Ok(())
@@ -296,7 +296,7 @@ fn take(
     if let Some(keyed) = found.row.keyed() {
         ended.add(keyed, seq)?;
     }
-    totals::count(found.row.topic, Event::Delivered)?;
+    transaction::answered(found.row.topic, Event::Delivered)?;
     let same = owner.map(Text::bytes) == found.row.lease_owner.map(Text::bytes);
     let owner = if same { owner } else { found.row.lease_owner.map(Text::copied) };
     Ok(Taken::Completed(Completed { seq, attempts: found.row.attempts, owner }))

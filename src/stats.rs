@@ -12,7 +12,7 @@ use crate::store::value::Text;
 /// A row for every topic that has messages in stock or whose answers were counted, in bytewise order.
 pub fn stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, Error> {
     let mut rows = caller.stats_rows()?;
-    let totals::Counted { by_topic: mut unmet, others } = totals::all()?;
+    let mut unmet = totals::all()?;
     let now = server::clock();
     let tables = Tables::open()?;
     let snapshot = Latest::push();
@@ -21,7 +21,7 @@ pub fn stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, Error> {
     for (topic, stock) in survey.stocks()? {
         let counted = unmet.remove(topic.bytes());
         if counted.is_some() || stock != Stock::default() {
-            lines.push((topic, stock, counted.or(others)));
+            lines.push((topic, stock, counted.map_or_else(|| totals::of(topic), |totals| Ok(Some(totals)))?));
         }
     }
     let drained = unmet.into_iter();

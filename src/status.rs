@@ -46,16 +46,18 @@ pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
 
 fn further(rows: &mut StatusRows<'_>) -> Result<(), Error> {
     let oldest = oldest_ready()?;
+    let purges = totals::purges()?;
     let null = || DatumWithOid::null::<Time>();
     let arguments = [
         server::was_preloaded().into(),
         settings::purge_interval_seconds().into(),
         settings::purges(&server::database()).into(),
-        totals::last_purge()?.map_or_else(null, Into::into),
+        purges.and_then(|purges| purges.last).map_or_else(null, Into::into),
         oldest.map_or_else(null, |(due, _)| due.into()),
         oldest.map_or_else(DatumWithOid::null::<Text>, |(_, topic)| topic.into()),
-        (cache::is_attached() && totals::is_attached()).into(),
+        cache::is_attached().into(),
         launcher().map_or_else(DatumWithOid::null::<i32>, Into::into),
+        purges.map_or_else(null, |purges| purges.known_since.into()),
     ];
     // A database error unwinds as it is; what else pgrx can answer here cannot happen.
     Spi::connect(|client| {

@@ -12,7 +12,7 @@
 use crate::purge::{self, Purged};
 use crate::store::listeners::Notifier;
 use crate::store::value::Time;
-use crate::store::{cache, catalog, process, rights, server};
+use crate::store::{catalog, process, rights, server};
 use crate::{notify, settings};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
@@ -31,10 +31,9 @@ const VISIT: i32 = 10;
 /// Longest sleep of the launcher; a reload or a stop wakes it earlier.
 const NAP: Duration = Duration::from_secs(3600);
 
-/// Asks the postmaster for a launcher and for shared memory, if it is loading libraries just now.
+/// Asks the postmaster for a launcher, if it is loading libraries just now.
 pub fn register() {
     if server::preloading() {
-        cache::reserve();
         BackgroundWorkerBuilder::new(LAUNCHER)
             .set_library("outbox")
             .set_function("outbox_launcher_main")

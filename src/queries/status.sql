@@ -1,12 +1,12 @@
 -- $1 preloaded, $2 seconds between background purges, $3 whether they visit this database, $4 when a purge last found
 -- nothing left, $5 since when the oldest ready message is due, $6 its topic, $7 whether there is shared memory, $8 the
--- launcher's process.
+-- launcher's process, $9 since when purges are known of.
 -- One row per check.
 WITH now AS MATERIALIZED (
-    SELECT clock_timestamp() AS clock, pg_postmaster_start_time() AS start, pg_is_in_recovery() AS standby,
+    SELECT clock_timestamp() AS clock, pg_is_in_recovery() AS standby,
            $1 AND $2 > 0 AND $3 AS visited
 ), purged AS (
-    SELECT coalesce($4, start) AS at,
+    SELECT coalesce($4, $9) AS at,
            CASE WHEN visited THEN make_interval(secs => 300 + 3 * $2) ELSE interval '1 day' END AS patience
       FROM now
 ), held AS (
@@ -68,11 +68,12 @@ SELECT 'worker', standby OR $2 = 0 OR (visited AND $8 IS NOT NULL),
             ELSE format('launched by process %s every %s s', $8, $2) END
   FROM now
 UNION ALL
-SELECT 'last purge', standby OR clock - at < patience,
+SELECT 'last purge', standby OR at IS NULL OR clock - at < patience,
        CASE WHEN standby THEN 'on the primary'
-            WHEN $4 IS NULL THEN format('none has finished since the server started %s s ago', trunc(extract(epoch FROM clock - at)))
+            WHEN at IS NULL THEN 'not known: there is no shared memory for it'
+            WHEN $4 IS NULL THEN format('none has finished since the server started or first heard of this database %s s ago', trunc(extract(epoch FROM clock - at)))
             ELSE format('finished %s s ago', trunc(extract(epoch FROM clock - at))) END
-       || CASE WHEN standby OR clock - at < patience THEN ''
+       || CASE WHEN standby OR at IS NULL OR clock - at < patience THEN ''
                ELSE ': look for "outbox purge" in the server log, or call outbox.purge() until it returns 0' END
   FROM now CROSS JOIN purged
 UNION ALL

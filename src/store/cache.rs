@@ -1,8 +1,9 @@
-//! Floors, waiters and the board in shared memory: layout, lock, and how a session finds them, preloaded or not.
+//! What sessions share: floors, totals, waiters and the board in shared memory. Layout, lock, and how a session finds it.
 //!
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
+use super::totals::Counted;
 use super::{lock, version};
 use crate::board::Board;
 use crate::floor::{self, Entry, Heads, IDLE, Pace, Slot};
@@ -22,19 +23,12 @@ const NAME: &CStr =
         Ok(name) => name,
         Err(_) => c"outbox",
     };
-/// Topics that there is room for where room was asked for in time, or can be had at any time: 1.2 MB.
-const TOPICS: usize = 4096;
-/// Topics for late comers, if there are few sessions; they share 100 kB that a server keeps for such cases.
-const TOPICS_LATE: usize = 128;
-/// Bytes that late comers take at most, to leave some for others, unless there are very many sessions.
-const SIZE_LATE: usize = 64 * 1024;
-
+/// Topics that there is room for: in 2.5 MB.
+pub(super) const TOPICS: usize = 4096;
 /// Installations with a low-water mark, 6 kB each.
 const MARKS: usize = 32;
-const MARKS_LATE: usize = 2;
 /// A mark that was not used for so long may be given to another installation, in microseconds.
 pub(super) const MARK_UNUSED: i64 = 60_000_000;
-
 /// Lists of waiters; topics whose waiters share one cost each other a few steps.
 const BUCKETS: usize = 64;
 
@@ -47,8 +41,7 @@ pub(super) enum Range {
     Waiting,
 }
 
-/// Followed by the topics, the waiters, the slots, both by session, the marks and what may be read of them without the
-/// lock.
+/// Followed by the waiters and the slots, by session.
 #[repr(C)]
 struct Header {
     lock: pg_sys::LWLock,
@@ -58,6 +51,10 @@ struct Header {
     marks: Marks,
     buckets: [Bucket; BUCKETS],
     board: Board,
+    topics: [Topic; TOPICS],
+    totals: [Counted; TOPICS],
+    marks_below: [LowWater; MARKS],
+    mark_heads: [MarkHead; MARKS],
 }
 
 /// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
@@ -69,6 +66,7 @@ struct Marks {
     older_xid: u32,
 }
 
+#[derive(Clone)]
 #[repr(C)]
 pub(super) struct Topic {
     /// Of a topic, or of all, in one installation.
@@ -82,6 +80,10 @@ pub(super) struct Topic {
     /// Of purge's looks for deaths in all topics.
     pub(super) deaths: Pace,
     pub(super) heads: Heads,
+    /// When it was given this place.
+    pub(super) known_since: i64,
+    /// When a purge last found nothing left to do; 0: none has since. Of all topics only.
+    pub(super) purged_at: i64,
 }
 
 #[repr(C)]
@@ -128,19 +130,11 @@ enum Attached {
 
 thread_local! {
     static ATTACHED: Cell<Attached> = const { Cell::new(Attached::NotYet) };
-    /// Set in the postmaster and inherited.
-    static RESERVED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// False if there is no shared memory.
 pub fn is_attached() -> bool {
     Shared::attached().is_some()
-}
-
-/// Asks for room, while the postmaster loads libraries.
-pub fn reserve() {
-    RESERVED.set(true);
-    version::reserve_shared_memory(size);
 }
 
 fn sessions() -> usize {
@@ -150,28 +144,8 @@ fn sessions() -> usize {
 /// Bytes per session.
 const SESSION: usize = size_of::<Waiter>() + size_of::<SharedSlot>();
 
-/// The same in every session of a server.
-fn topics() -> usize {
-    if has_much_room() {
-        return TOPICS;
-    }
-    let rest = SIZE_LATE.saturating_sub(size_of::<Header>() + sessions() * SESSION + MARKS_LATE * MARK);
-    (rest / size_of::<Topic>()).clamp(places::WINDOW, TOPICS_LATE)
-}
-
-fn has_much_room() -> bool {
-    RESERVED.get() || version::SHARED_MEMORY_AT_ANY_TIME
-}
-
-/// The same in every session of a server.
-fn marks() -> usize {
-    if has_much_room() { MARKS } else { MARKS_LATE }
-}
-
-const MARK: usize = size_of::<LowWater>() + size_of::<MarkHead>();
-
 fn size() -> usize {
-    size_of::<Header>() + topics() * size_of::<Topic>() + sessions() * SESSION + marks() * MARK
+    size_of::<Header>() + sessions() * SESSION
 }
 
 /// The cache, once it is found.
@@ -207,8 +181,9 @@ impl Shared {
                     marks: &mut (*header).marks,
                     generation: &mut (*header).generation,
                     board: &mut (*header).board,
-                    topics: std::slice::from_raw_parts_mut(first_topic(header), topics()),
-                    marks_below: std::slice::from_raw_parts_mut(first_mark(header), marks()),
+                    topics: &mut (*header).topics,
+                    totals: &mut (*header).totals,
+                    marks_below: &mut (*header).marks_below,
                     waiters: Waiters {
                         buckets: &(*header).buckets,
                         waiters: std::slice::from_raw_parts_mut(first_waiter(header), sessions()),
@@ -259,8 +234,8 @@ impl Shared {
     }
 
     pub(super) fn mark_heads(self) -> &'static [MarkHead] {
-        // SAFETY: made of atomics; their number never changes.
-        unsafe { std::slice::from_raw_parts(first_mark_head(self.0.as_ptr()), marks()) }
+        // SAFETY: made of atomics.
+        unsafe { &(*self.0.as_ptr()).mark_heads }
     }
 
     fn published<T>(self, installation: u64, read: impl Fn(&SharedSlot) -> T) -> impl Iterator<Item = T> {
@@ -286,6 +261,7 @@ pub(super) struct Contents<'l> {
     generation: &'l mut u64,
     pub(super) board: &'l mut Board,
     topics: &'l mut [Topic],
+    pub(super) totals: &'l mut [Counted],
     /// In the order of [`Shared::mark_heads`].
     pub(super) marks_below: &'l mut [LowWater],
     pub(super) waiters: Waiters<'l>,
@@ -323,8 +299,13 @@ impl Contents<'_> {
             let place = places::vacant(key, self.topics.len(), |place| self.topics[place].tenant, now)?;
             *self.generation += 1;
             let tenant = Tenant { key, used_at: now };
-            self.topics[place] =
-                Topic { tenant, installation, generation: *self.generation, ..Topic::UNKNOWN };
+            self.topics[place] = Topic {
+                tenant,
+                installation,
+                generation: *self.generation,
+                known_since: now,
+                ..Topic::UNKNOWN
+            };
             Some(place)
         })?;
         self.topics[place].tenant.used_at = now;
@@ -358,6 +339,8 @@ impl Topic {
         due_mark: DueMark::UNKNOWN,
         deaths: Pace::UNKNOWN,
         heads: Heads::UNKNOWN,
+        known_since: 0,
+        purged_at: 0,
     };
 
     pub(super) fn entry(&mut self, range: Range) -> &mut Entry {
@@ -368,24 +351,12 @@ impl Topic {
     }
 }
 
-fn first_topic(header: *mut Header) -> *mut Topic {
-    header.wrapping_add(1).cast()
-}
-
 fn first_waiter(header: *mut Header) -> *mut Waiter {
-    first_topic(header).wrapping_add(topics()).cast()
+    header.wrapping_add(1).cast()
 }
 
 fn first_slot(header: *mut Header) -> *mut SharedSlot {
     first_waiter(header).wrapping_add(sessions()).cast()
-}
-
-fn first_mark(header: *mut Header) -> *mut LowWater {
-    first_slot(header).wrapping_add(sessions()).cast()
-}
-
-fn first_mark_head(header: *mut Header) -> *mut MarkHead {
-    first_mark(header).wrapping_add(marks()).cast()
 }
 
 /// # Safety
@@ -395,9 +366,10 @@ unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
     // SAFETY: by the contract above; zeros are a header without marks and idle slots.
     unsafe {
         std::ptr::write_bytes(place.cast::<u8>(), 0, size());
-        (0..topics()).for_each(|place| first_topic(header).add(place).write(Topic::UNKNOWN));
+        (*header).topics.fill(Topic::UNKNOWN);
+        (*header).totals.fill(Counted::NOBODY);
         (0..sessions()).for_each(|session| first_waiter(header).add(session).write(Waiter::AWAY));
-        (0..marks()).for_each(|place| first_mark(header).add(place).write(LowWater::UNKNOWN));
+        (*header).marks_below.fill(LowWater::UNKNOWN);
         (*header).board = Board::EMPTY;
         (*header).buckets = [const { Bucket::empty() }; BUCKETS];
         (*header).tranche = pg_sys::LWLockNewTrancheId();

@@ -186,7 +186,7 @@ pub fn enter(deliveries: impl Iterator<Item = Numbered> + Clone) -> Result<Optio
     let Some(shared) = Shared::attached() else { return Ok(None) };
     let Some(slot) = shared.own_slot() else { return Ok(None) };
     let Some(lowest) = deliveries.clone().map(|(number, _)| number).min() else { return Ok(None) };
-    transaction::listen();
+    transaction::note(|_| ());
     slot.installation.store(installation, SeqCst);
     slot.entering.store(lowest, SeqCst);
     let entering = Entering(());
@@ -212,7 +212,7 @@ pub fn enter_due(topic: Text<'_>, due: Time) -> Result<Option<Entering>, Error> 
     let installation = installation::current()?;
     let Some(shared) = Shared::attached() else { return Ok(None) };
     let Some(slot) = shared.own_slot() else { return Ok(None) };
-    transaction::listen();
+    transaction::note(|_| ());
     slot.installation.store(installation, SeqCst);
     slot.entering_due.store(due.0, SeqCst);
     let entering = Entering(());

@@ -15,6 +15,7 @@ pub mod arrival;
 pub mod attempt;
 pub mod cache;
 pub mod catalog;
+pub mod commit;
 pub mod encoding;
 mod executor;
 mod installation;

@@ -1,29 +1,29 @@
-//! What a transaction has to tell the others: the floors, those who wait and those who listen. It is noted while the
-//! transaction runs, and told when it has ended.
+//! What a transaction has to tell the others when it ends: noted while it runs, told by `commit.rs`.
 
 use super::cache::{Range, Shared};
-use super::installation::{self, key};
+use super::installation;
+use super::server;
+use super::totals::{Event, Totals};
 use super::value::{Text, Time};
-use super::{listeners, server, waiting};
 use crate::error::Error;
-use crate::floor::{self, IDLE, Look, NEVER, NUMBERING, Seen};
+use crate::floor::{IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::places::Key;
-use pgrx::{pg_guard, pg_sys};
+use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::sync::atomic::Ordering::SeqCst;
 
 /// What a transaction has to tell when it ends.
 #[derive(Default)]
 pub(super) struct Pending {
     /// When the first of it was noted; 0: nothing noted.
-    since: i64,
-    installation: u64,
-    looks: HashMap<(Key, Range), Left>,
+    pub since: i64,
+    pub installation: u64,
+    pub looks: HashMap<(Key, Range), Left>,
     /// By topic.
-    news: HashMap<Vec<u8>, News>,
+    pub news: HashMap<Vec<u8>, News>,
     /// The lowest number of a row that was changed.
-    touched: Option<i64>,
+    pub touched: Option<i64>,
 }
 
 /// What a look is to leave, once the transaction is committed.
@@ -44,29 +44,30 @@ impl Left {
     }
 }
 
-/// What has happened to the messages of a topic, or of all.
-#[derive(Clone, Copy)]
-struct News {
+/// What has happened to the messages of a topic.
+pub(super) struct News {
     /// There is something to claim.
-    ready: bool,
+    pub ready: bool,
     /// There will be, should the transaction roll back.
-    claimed: bool,
+    pub claimed: bool,
     /// The lowest number that became reachable again.
-    lowered: i64,
+    pub lowered: i64,
     /// The earliest time at which something is due.
-    due: i64,
+    pub due: i64,
     /// The earliest end of a lease that floors do not know.
-    expiry: i64,
+    pub expiry: i64,
     /// The earliest end of a lease that was given: floors hear of it by the look that gave it.
-    leased_until: i64,
+    pub leased_until: i64,
     /// The lowest number of a message that is over, and whose key may go on.
-    ended: i64,
+    pub ended: i64,
     /// There may be another one of such a key.
-    follows: bool,
+    pub follows: bool,
+    /// What was answered, by savepoint.
+    pub answers: Vec<(pg_sys::SubTransactionId, Totals)>,
 }
 
 impl News {
-    const NONE: News = News {
+    pub const NONE: News = News {
         ready: false,
         claimed: false,
         lowered: NEVER,
@@ -75,33 +76,37 @@ impl News {
         leased_until: NEVER,
         ended: NEVER,
         follows: false,
+        answers: Vec::new(),
     };
 
-    fn and(self, other: &News) -> News {
+    /// Both, as far as floors go.
+    pub fn and(self, other: &News) -> News {
         News {
-            ready: self.ready || other.ready,
-            claimed: self.claimed || other.claimed,
             lowered: self.lowered.min(other.lowered),
             due: self.due.min(other.due),
             expiry: self.expiry.min(other.expiry),
-            leased_until: self.leased_until.min(other.leased_until),
             ended: self.ended.min(other.ended),
-            follows: self.follows || other.follows,
+            ..self
         }
     }
 
     /// Of interest to floors.
-    fn is_for_floors(&self) -> bool {
+    pub fn is_for_floors(&self) -> bool {
         self.lowered.min(self.due).min(self.expiry) != NEVER
     }
 
     /// There is something to claim, now that the transaction is committed, or rolled back.
-    fn is_ready(&self, committed: bool) -> bool {
-        if committed { self.ready } else { self.claimed }
+    pub fn is_ready(&self, committed: bool) -> bool {
+        if committed { self.ready || self.follows } else { self.claimed }
+    }
+
+    /// More than answers.
+    pub fn is_news(&self) -> bool {
+        self.ready || self.claimed || self.follows || self.lowered.min(self.next()) != NEVER
     }
 
     /// When the clock may bring something.
-    fn next(&self) -> i64 {
+    pub fn next(&self) -> i64 {
         self.due.min(self.expiry).min(self.leased_until)
     }
 }
@@ -155,33 +160,47 @@ pub fn numbered(first: i64) {
 
 /// Once committed, new messages of `topic` can be claimed.
 pub fn will_arrive(topic: Text<'_>) -> Result<(), Error> {
-    tell_of(topic, News { ready: true, ..News::NONE })
+    tell_of(topic, |news| news.ready = true)
 }
 
 /// Once committed, message `seq` of `topic`, and perhaps younger ones, can be claimed again.
 pub fn will_be_ready(topic: Text<'_>, seq: i64) -> Result<(), Error> {
-    tell_of(topic, News { ready: true, lowered: seq, ..News::NONE })
+    tell_of(topic, |news| (news.ready, news.lowered) = (true, news.lowered.min(seq)))
 }
 
 /// Once committed, a message of `topic` waits until `due`, perhaps others until later.
 pub fn will_be_due(topic: Text<'_>, due: Time) -> Result<(), Error> {
-    tell_of(topic, News { due: due.0, ..News::NONE })
+    tell_of(topic, |news| news.due = news.due.min(due.0))
 }
 
 /// Once committed, message `seq` of `topic` stands before no other one of its key. `follows`: there may be one.
 pub fn will_make_way(topic: Text<'_>, seq: i64, follows: bool) -> Result<(), Error> {
-    tell_of(topic, News { ended: seq, follows, ..News::NONE })
+    tell_of(topic, |news| (news.ended, news.follows) = (news.ended.min(seq), news.follows || follows))
 }
 
 /// Once committed, a lease in `topic` ends at `time`, perhaps earlier than known.
 pub fn will_expire(topic: Text<'_>, time: Time) -> Result<(), Error> {
-    tell_of(topic, News { expiry: time.0, ..News::NONE })
+    tell_of(topic, |news| news.expiry = news.expiry.min(time.0))
 }
 
 /// The transaction has leased message `seq` of `topic`.
 pub fn leased(topic: Text<'_>, seq: i64, until: Time) -> Result<(), Error> {
     touched(seq)?;
-    tell_of(topic, News { claimed: true, leased_until: until.0, ..News::NONE })
+    tell_of(topic, |news| (news.claimed, news.leased_until) = (true, news.leased_until.min(until.0)))
+}
+
+/// One more, once the transaction is committed or prepared.
+pub fn answered(topic: Text<'_>, event: Event) -> Result<(), Error> {
+    // SAFETY: reads a number of this session.
+    let within = unsafe { pg_sys::GetCurrentSubTransactionId() };
+    tell_of(topic, |news| match news.answers.last_mut() {
+        Some((last, totals)) if *last == within => totals.add(event),
+        _ => {
+            let mut totals = Totals::default();
+            totals.add(event);
+            news.answers.push((within, totals));
+        }
+    })
 }
 
 /// The transaction has changed message `seq`: should it roll back late, the message may be below a floor.
@@ -201,19 +220,18 @@ pub(super) fn take_back(touched: Option<i64>, roll_back: impl FnOnce()) {
     TAKES_BACK.set(true);
     roll_back();
     TAKES_BACK.set(false);
-    PENDING.with(|pending| {
-        if let Ok(mut pending) = pending.try_borrow_mut() {
-            pending.touched = touched;
-        }
-    });
+    with_pending(|pending| pending.touched = touched);
 }
 
-fn tell_of(topic: Text<'_>, news: News) -> Result<(), Error> {
+/// True while such a part is taken back.
+pub(super) fn takes_back() -> bool {
+    TAKES_BACK.get()
+}
+
+fn tell_of(topic: Text<'_>, what: impl FnOnce(&mut News)) -> Result<(), Error> {
     note_in(installation::current()?, |pending| match pending.news.get_mut(topic.bytes()) {
-        Some(known) => *known = known.and(&news),
-        None => {
-            pending.news.insert(topic.bytes().to_vec(), news);
-        }
+        Some(news) => what(news),
+        None => what(pending.news.entry(topic.bytes().to_vec()).or_insert(News::NONE)),
     });
     Ok(())
 }
@@ -230,23 +248,9 @@ fn note_in(installation: u64, what: impl FnOnce(&mut Pending)) {
     });
 }
 
-/// From now on the end of a transaction is noticed.
-pub(super) fn listen() {
-    thread_local! { static LISTENING: Cell<bool> = const { Cell::new(false) } }
-    if !LISTENING.replace(true) {
-        // Now, because at a transaction's end nothing may fail.
-        let _ = Shared::attached();
-        // SAFETY: the callbacks are plain functions that live as long as the session.
-        unsafe {
-            pg_sys::RegisterXactCallback(Some(transaction_will_commit), std::ptr::null_mut());
-            pg_sys::RegisterXactCallback(Some(transaction_ends), std::ptr::null_mut());
-            pg_sys::RegisterSubXactCallback(Some(subtransaction_ends), std::ptr::null_mut());
-        }
-    }
-}
-
 pub(super) fn note(what: impl FnOnce(&mut Pending)) {
-    listen();
+    // Now: what tells would find no transaction to attach in.
+    let _ = Shared::attached();
     PENDING.with_borrow_mut(|pending| {
         if pending.since == 0 {
             // Not now: others judge the age of a change by the transaction's id, which may be as old as this.
@@ -256,185 +260,22 @@ pub(super) fn note(what: impl FnOnce(&mut Pending)) {
     });
 }
 
-#[pg_guard]
-extern "C-unwind" fn transaction_will_commit(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
-    let has_news = || PENDING.with_borrow(|pending| pending.since != 0 && !pending.news.is_empty());
-    if event == pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT && has_news() {
-        listeners::ask_for_notifier();
-    }
-}
-
-/// Tells the others. Nothing here may fail: after a commit an error would be a PANIC.
-extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
-    let committed = match event {
-        pg_sys::XactEvent::XACT_EVENT_COMMIT => true,
-        pg_sys::XactEvent::XACT_EVENT_ABORT => false,
-        pg_sys::XactEvent::XACT_EVENT_PREPARE => return forget(),
-        _ => return,
-    };
-    if !committed {
-        waiting::abandon();
-    }
+/// Does something with what was noted, if anything was.
+pub(super) fn with_pending(what: impl FnOnce(&mut Pending)) {
     PENDING.with(|pending| {
-        let Ok(mut pending) = pending.try_borrow_mut() else { return };
-        if pending.since == 0 {
-            return;
-        }
-        if let Some(shared) = Shared::attached() {
-            if committed {
-                pending.tell_floors(shared);
-            } else {
-                pending.tell_floors_aborted(shared);
-            }
-            if let Some(slot) = shared.own_slot() {
-                slot.withdraw();
-            }
-            pending.tell_waiters(shared, committed);
-            pending.tell_listeners(shared, committed);
-        }
-        pending.clear();
-    });
-}
-
-/// A savepoint was rolled back: what its looks left is void, and what it had changed is as before.
-extern "C-unwind" fn subtransaction_ends(
-    event: pg_sys::SubXactEvent::Type,
-    _id: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
-    _arg: *mut std::ffi::c_void,
-) {
-    if event != pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB || TAKES_BACK.get() {
-        return;
-    }
-    waiting::abandon();
-    PENDING.with(|pending| {
-        let Ok(mut pending) = pending.try_borrow_mut() else { return };
-        if pending.since != 0 {
-            if let Some(shared) = Shared::attached() {
-                pending.tell_floors_aborted(shared);
-                pending.tell_waiters(shared, false);
-                pending.tell_listeners(shared, false);
-            }
-            pending.looks.clear();
-        }
-    });
-}
-
-/// A prepared transaction ends in another session, which knows nothing of this: the sweep finds what it leaves.
-fn forget() {
-    PENDING.with(|pending| {
-        let Ok(mut pending) = pending.try_borrow_mut() else { return };
-        if pending.since != 0 {
-            if let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) {
-                slot.withdraw();
-            }
-            pending.clear();
+        if let Ok(mut pending) = pending.try_borrow_mut()
+            && pending.since != 0
+        {
+            what(&mut pending);
         }
     });
 }
 
 impl Pending {
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.since = 0;
         self.looks.clear();
         self.news.clear();
         self.touched = None;
-    }
-
-    /// After a commit.
-    fn tell_floors(&self, shared: Shared) {
-        let now = server::clock().0;
-        let late = shared.own_slot().and_then(|slot| {
-            let low = slot.low.load(SeqCst);
-            let late = low > 0 && floor::may_be_passed(slot.since.load(SeqCst), now);
-            late.then(|| (slot.installation.load(SeqCst), low))
-        });
-        let all = self.news.values().fold(News::NONE, News::and);
-        // Else who was kept waiting by this transaction still holds the floor for what follows.
-        let makes_way_late = all.ended != NEVER && floor::may_be_passed(self.since, now);
-        if self.looks.is_empty() && late.is_none() && !makes_way_late && !all.is_for_floors() {
-            return;
-        }
-        shared.locked(|contents| {
-            for (&(key, range), left) in &self.looks {
-                if let Some(topic) = contents.same_topic(key, left.generation) {
-                    topic.entry(range).keep(&left.look, &left.seen);
-                }
-            }
-            let mut tell = |key: Key, news: &News| {
-                let mut news = *news;
-                if makes_way_late && news.ended != NEVER {
-                    (news.lowered, news.due) = (news.lowered.min(news.ended), 0);
-                }
-                if let Some(topic) = contents.topic(key).filter(|_| news.is_for_floors()) {
-                    if news.lowered != NEVER {
-                        topic.entry(Range::Ready).lower(news.lowered);
-                    }
-                    if news.due != NEVER {
-                        topic.entry(Range::Waiting).lower(news.due);
-                    }
-                    topic.entry(Range::Ready).expire(news.expiry);
-                }
-            };
-            for (topic, news) in &self.news {
-                tell(key(self.installation, Some(topic)), news);
-            }
-            tell(key(self.installation, None), &all);
-            if let Some((installation, low)) = late {
-                contents.lower_all(installation, low);
-            }
-        });
-    }
-
-    /// After a rollback: what a floor may have passed meanwhile is as it was before.
-    fn tell_floors_aborted(&self, shared: Shared) {
-        if let Some(touched) = self.touched
-            && floor::may_be_passed(self.since, server::clock().0)
-        {
-            shared.locked(|contents| contents.lower_all(self.installation, touched));
-        }
-    }
-
-    /// Those who wait for a topic, and those who wait for any.
-    fn tell_waiters(&self, shared: Shared, committed: bool) {
-        // Between the commit and the look at the lists, see `waiting::enter`.
-        fence(SeqCst);
-        if self.news.is_empty() || !shared.has_waiters() {
-            return;
-        }
-        let any = key(self.installation, None);
-        let (mut is_for_any, mut next) = (false, NEVER);
-        for (topic, news) in &self.news {
-            let key = key(self.installation, Some(topic));
-            if news.is_ready(committed) || committed && news.follows {
-                is_for_any |= !waiting::call_for(shared, key, false);
-            }
-            if committed && news.next() != NEVER {
-                waiting::expect(shared, key, news.next());
-                next = next.min(news.next());
-            }
-        }
-        if is_for_any {
-            waiting::call_for(shared, any, false);
-        }
-        if next != NEVER {
-            waiting::expect(shared, any, next);
-        }
-    }
-
-    /// Those who LISTEN. A lease that runs out is not announced: too seldom is it news.
-    fn tell_listeners(&self, shared: Shared, committed: bool) {
-        if self.news.is_empty() || !listeners::ENABLED.get() {
-            return;
-        }
-        let now = server::clock().0;
-        for (topic, news) in &self.news {
-            if news.is_ready(committed) || (committed && news.due <= now) {
-                listeners::mark(shared, topic);
-            }
-            if committed && news.due > now && news.due != NEVER {
-                listeners::expect(shared, news.due);
-            }
-        }
     }
 }

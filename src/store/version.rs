@@ -200,79 +200,11 @@ pub fn wait_event() -> u32 {
 /// The most sessions that the server can have.
 pub fn sessions() -> usize {
     // SAFETY: reads numbers that are fixed for the server.
-    unsafe {
-        #[cfg(feature = "pg14")]
-        if pg_sys::MaxBackends == 0 {
-            return expected_sessions();
-        }
-        pg_sys::MaxBackends as usize
-    }
+    unsafe { pg_sys::MaxBackends as usize }
 }
 
-/// What [`sessions`] will be, before the postmaster has added it up.
-#[cfg(feature = "pg14")]
-fn expected_sessions() -> usize {
-    unsafe extern "C" {
-        static autovacuum_max_workers: i32;
-    }
-    // SAFETY: reads settings; as InitializeMaxBackends() does it.
-    let sum = unsafe {
-        pg_sys::MaxConnections
-            + autovacuum_max_workers
-            + 1
-            + pg_sys::max_worker_processes
-            + pg_sys::max_wal_senders
-    };
-    sum as usize
-}
-
-/// True if shared memory need not be reserved when the server starts.
-pub const SHARED_MEMORY_AT_ANY_TIME: bool = cfg!(any(feature = "pg17", feature = "pg18"));
-
-/// Sees to it that there are `size()` bytes for [`shared_memory`], while the postmaster loads libraries. The size is
-/// asked for when the number of sessions is known.
-#[cfg(feature = "pg14")]
-pub fn reserve_shared_memory(size: fn() -> usize) {
-    // SAFETY: the postmaster is loading libraries, and the number of sessions is known from the settings.
-    unsafe { pg_sys::RequestAddinShmemSpace(size()) }
-}
-
-#[cfg(any(feature = "pg15", feature = "pg16"))]
-pub fn reserve_shared_memory(size: fn() -> usize) {
-    use std::cell::Cell;
-
-    thread_local! {
-        static SIZE: Cell<Option<fn() -> usize>> = const { Cell::new(None) };
-        static NEXT: Cell<pg_sys::shmem_request_hook_type> = const { Cell::new(None) };
-    }
-
-    /// # Safety
-    /// Called by the server, as its hook.
-    unsafe extern "C-unwind" fn request() {
-        // SAFETY: the server calls the hook when space may be requested; so may whoever was there before us.
-        unsafe {
-            if let Some(next) = NEXT.get() {
-                next();
-            }
-            if let Some(size) = SIZE.get() {
-                pg_sys::RequestAddinShmemSpace(size());
-            }
-        }
-    }
-
-    SIZE.set(Some(size));
-    // SAFETY: the postmaster is loading libraries; nothing runs beside it.
-    unsafe {
-        NEXT.set(pg_sys::shmem_request_hook);
-        pg_sys::shmem_request_hook = Some(request);
-    }
-}
-
-#[cfg(any(feature = "pg17", feature = "pg18"))]
-pub fn reserve_shared_memory(_: fn() -> usize) {}
-
-/// Finds the library's `size` bytes of shared memory, or makes them and has them filled in. None if there is no room.
-/// To be called in a transaction.
+/// Finds the library's `size` bytes of shared memory, or makes them and has them filled in: memory that can be had at any
+/// time, so the library need not be preloaded. None if there is no room. To be called in a transaction.
 pub fn shared_memory(
     name: &'static CStr,
     size: usize,
@@ -281,15 +213,15 @@ pub fn shared_memory(
     // SAFETY: `fill` is given `size` bytes that nobody else has seen.
     unsafe {
         #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
-        return main_memory::attach(name, size, fill);
+        return anchored::attach(name, size, fill);
         #[cfg(any(feature = "pg17", feature = "pg18"))]
         return registry::attach(name, size, fill);
     }
 }
 
-/// What the server has kept, when it started, for those who did not reserve.
+/// A segment that is found by an anchor in the little that a server keeps for late comers.
 #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
-mod main_memory {
+mod anchored {
     use super::{CStr, NonNull, c_void, lock, pg_sys};
 
     /// `AddinShmemInitLock` in the server's array of named locks (lwlocknames.txt), a macro that bindings do not see.
@@ -302,22 +234,46 @@ mod main_memory {
         size: usize,
         fill: unsafe extern "C-unwind" fn(*mut c_void),
     ) -> Option<NonNull<c_void>> {
-        // SAFETY: the protocol for late comers: under the lock, whoever does not find the structure fills it in.
+        // SAFETY: the protocol for late comers: under the lock, whoever finds no anchor or no segment makes it. The
+        // segment is pinned, so it lives as long as the server, and its mapping as long as the session. What an error
+        // leaves, the transaction's end frees; raising it has let interrupts in, and who releases a lock expects them
+        // held.
         unsafe {
             let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
-            lock::tried(lock, || {
+            let attach = || {
                 let mut found = false;
-                let place = NonNull::new(pg_sys::ShmemInitStruct(name.as_ptr(), size, &mut found))?;
-                if !found {
-                    fill(place.as_ptr());
+                let handle = size_of::<pg_sys::dsm_handle>();
+                let anchor = pg_sys::ShmemInitStruct(name.as_ptr(), handle, &mut found);
+                let anchor = NonNull::new(anchor.cast::<pg_sys::dsm_handle>())?.as_ptr();
+                if found && *anchor != 0 {
+                    let segment = NonNull::new(pg_sys::dsm_attach(*anchor))?.as_ptr();
+                    pg_sys::dsm_pin_mapping(segment);
+                    return NonNull::new(pg_sys::dsm_segment_address(segment));
                 }
+                *anchor = 0;
+                let flags = pg_sys::DSM_CREATE_NULL_IF_MAXSEGMENTS as i32;
+                let segment = NonNull::new(pg_sys::dsm_create(size, flags))?.as_ptr();
+                let place = NonNull::new(pg_sys::dsm_segment_address(segment))?;
+                fill(place.as_ptr());
+                pg_sys::dsm_pin_mapping(segment);
+                pg_sys::dsm_pin_segment(segment);
+                *anchor = pg_sys::dsm_segment_handle(segment);
                 Some(place)
-            })
+            };
+            let forgiving = || {
+                pgrx::PgTryBuilder::new(attach)
+                    .catch_others(|_| {
+                        pg_sys::InterruptHoldoffCount += 1;
+                        None
+                    })
+                    .execute()
+            };
+            lock::locked(lock, forgiving)
         }
     }
 }
 
-/// Memory that can be had at any time.
+/// A segment that the server finds by its name.
 #[cfg(any(feature = "pg17", feature = "pg18"))]
 mod registry {
     use super::{CStr, NonNull, c_void, pg_sys};

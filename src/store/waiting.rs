@@ -6,7 +6,7 @@
 use super::cache::Shared;
 use super::installation::{self, Keys};
 use super::value::{Text, Time};
-use super::{server, snapshot, transaction, version};
+use super::{server, snapshot, version};
 use crate::error::Error;
 use crate::places::Key;
 use crate::waiters::{Call, Left, Sleep, Waiters};
@@ -36,7 +36,6 @@ impl<'a> Waiting<'a> {
         if shared.bucket(wanted).may_look(wanted, now) {
             return Ok(None);
         }
-        transaction::listen();
         let keys = installation::keys(topic)?;
         let looks = enter(keys, |waiters, me| waiters.arrive(me, keys.wanted, now));
         let waiting = Waiting { topic };
@@ -48,7 +47,6 @@ impl<'a> Waiting<'a> {
 
     /// To be called before the look that decides whether to sleep.
     pub fn begin(topic: Option<Text<'a>>) -> Result<Self, Error> {
-        transaction::listen();
         let keys = installation::keys(topic)?;
         enter(keys, |waiters, me| waiters.enter(me, keys.wanted));
         Ok(Waiting { topic })

@@ -83,6 +83,20 @@ def test_a_restart_is_no_reason_for_alarm(server, database):
         server.reload(**{"outbox.databases": None})
 
 
+def test_a_database_made_later_is_not_late(server):
+    with contextlib.closing(server.connect()) as db:
+        age = "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())"
+        until(lambda: one(db, age) > 5)
+    server.reload(**{"outbox.databases": "another"})
+    try:
+        server.createdb("later", extension="outbox")
+        ok, detail = told(server, "later", "last purge")
+        assert ok and detail.startswith("none has finished since") and int(detail.split()[-3]) <= 3
+    finally:
+        server.psql("DROP DATABASE later WITH (FORCE)")
+        server.reload(**{"outbox.databases": None})
+
+
 def test_who_holds_the_horizon(server, database, db):
     not_held = lambda: check(db, "xmin horizon") == (True, "not held")  # noqa: E731; but by a purge for a moment
     until(not_held)
