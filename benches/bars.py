@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from statistics import median
 
-from workloads import keys, latency
+from workloads import append, drain, keys, latency, soak, trigger
 from workloads.cost import LIFE
 
 SYNC = "4 clients, synchronous commit on"
@@ -67,8 +67,38 @@ def bars(samples):
     yield from waiting(samples, ratio)
     for case in samples.distinct("case", workload="views"):
         yield Bar(f"{case}: read, ms", samples.values("read_p50", workload="views", case=case), 50, at_most=True)
+    for given in trigger.CASES:
+        case = append.label(**given)
+        yield faster(f"append / plain INSERT, a row trigger on both, {case}", 0.5, None, "trigger", case, "plain")
+    yield from flat(samples)
     topics = ratio("topics", "any of 1,000 topics", "claim_p50", "outbox", "outbox", "any of 1 topic")
     yield Bar("claim on any of 1,000 topics / of one", topics, 3, at_most=True)
+
+
+def flat(samples):
+    """What must not grow with what has been delivered, where nothing that is over can be removed."""
+    def of(metric, workload, case):
+        return samples.values(metric, workload=workload, case=case)
+
+    for case in dict.fromkeys(s["case"].rpartition(": part")[0] for s in samples.of(workload="drain")):
+        first, last = (f"{case}: part {number} of {drain.PARTS}" for number in (1, drain.PARTS))
+        rates = [b / a for a, b in zip(of("rate", "drain", first), of("rate", "drain", last))]
+        cpu = [a / b for a, b in zip(of("backend", "drain", first), of("backend", "drain", last))]
+        yield Bar(f"keyed drain beside a held snapshot, last sixth / first, {case}", rates, 0.85, by_cpu=cpu)
+    for case in samples.distinct("case", workload="expiry"):
+        yield Bar(f"lease's end to taken again, p99, ms, {case}", of("again_p99", "expiry", case), 1500, at_most=True)
+        longest = Bar(f"longest claim, ms, {case}", of("claim_max", "expiry", case), 50, at_most=True)
+        longest.by_cpu = of("claim_cpu_max", "expiry", case)
+        yield longest
+        yield Bar(f"never taken again, {case}", of("left", "expiry", case), 0, at_most=True)
+    for case in samples.distinct("case", workload="soak"):
+        for metric, what, bound in (("backend", "CPU per message", 1.1), ("behind", "not delivered", 1.2)):
+            values = of(metric, "soak", case)
+            early = median(values[soak.FROM : soak.TO])
+            yield Bar(f"soak of {case}, {what}, end / sixth to tenth part", [v / early for v in values[-soak.LAST :]], bound, at_most=True)
+        yield Bar(f"soak of {case}, left undelivered", of("left", "soak-left", case), 0, at_most=True)
+    for what in samples.distinct("case", workload="soak-afterwards"):
+        yield Bar(f"after the soak: {what}, ms", of("read_p50", "soak-afterwards", what), 50, at_most=True)
 
 
 def waiting(samples, ratio):

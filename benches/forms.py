@@ -25,6 +25,11 @@ class Form:
     latency_rounds: int  # latency: of appenders beside workers, and of commit to rows
     one_by_one: int  # latency: messages that are sent one by one
     watched: int  # views: messages stored
+    drained: int  # drain: messages
+    drain_prepared: list  # drain: max_prepared_transactions
+    expiry: tuple  # expiry: messages delivered before, seconds of load
+    soak_seconds: int
+    trigger_rounds: int
     held: dict  # what is held: {system: seconds}
     bucket: float  # held: seconds per point
 
@@ -32,7 +37,9 @@ class Form:
         """The same with this length; in `held`, of a whole run."""
         held = {hold: dict.fromkeys(runs, seconds) for hold, runs in self.held.items()}
         bucket = max(1.0, min(self.bucket, seconds / 3))
-        return replace(self, seconds=seconds, pipe_seconds=seconds, held=held, bucket=bucket)
+        return replace(
+            self, seconds=seconds, pipe_seconds=seconds, soak_seconds=seconds, expiry=(self.expiry[0], seconds), held=held, bucket=bucket
+        )
 
 
 SHORT = Form(
@@ -60,6 +67,11 @@ SHORT = Form(
     latency_rounds=1,
     one_by_one=300,
     watched=100_000,
+    drained=120_000,
+    drain_prepared=[10],
+    expiry=(300_000, 15),
+    soak_seconds=180,
+    trigger_rounds=2,
     held={
         "snapshot": {"outbox": 12, "handwritten": 9, "pgmq": 9},
         "idle writer": {"outbox": 9},
@@ -101,6 +113,11 @@ FULL = Form(
     latency_rounds=9,
     one_by_one=1000,
     watched=1_000_000,
+    drained=600_000,
+    drain_prepared=[0, 10],
+    expiry=(3_000_000, 90),
+    soak_seconds=3600,
+    trigger_rounds=9,
     held={hold: dict.fromkeys(EVERYBODY, 600) for hold in ("snapshot", "idle writer")},
     bucket=10,
 )

@@ -6,11 +6,14 @@ from statistics import median
 import charts
 from bars import bars
 from figures import METRICS, spread
-from workloads import append, batch, cost, deliver, growth, held, keys, latency, pipe, topics, views
+from workloads import (
+    append, batch, cost, deliver, drain, expiry, growth, held, keys, latency, pipe, soak, topics, trigger, views,
+)  # fmt: skip
 
 PARTS = {
     "append": append, "batch": batch, "deliver": deliver, "cost": cost,
     "keys": keys, "topics": topics, "growth": growth, "pipe": pipe, "latency": latency, "views": views,
+    "trigger": trigger, "drain": drain, "expiry": expiry, "soak": soak,
 }  # fmt: skip
 MEANING = {
     "rate": "how many messages a system took or delivered per second of the measurement",
@@ -21,6 +24,9 @@ MEANING = {
     "latency_p50": "from the moment a message was due to be appended, whether or not the producer was free, to its completion",
     "hands_p50": "from the call of append, its commit included, to the message in the hands of a worker's client",
     "rows_p50": "from the commit of an append to the rows of a claim that waited, by the server's clock",
+    "backend": "user and system time of the sessions that append, claim and answer, autovacuum and the like not in it",
+    "again_p50": "from the end of a lease that nobody answered to the claim that took the message again",
+    "behind": "what is appended and not delivered, in seconds of load; backoff and leases that nobody answered are in it",
     "wakeups": "how often a session that waited looked at the table because it was woken",
     "read_p50": "SELECT * FROM the view, seen by a connected client",
     "dead": "dead rows per message delivered, for vacuum to remove",

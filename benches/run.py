@@ -7,7 +7,7 @@
     python3 benches/run.py held --systems outbox,pgmq --seconds 60 --hold snapshot
     python3 benches/run.py --full append deliver --output benches/report    a part anew, into a report that is there
 
-Workloads: append batch deliver cost keys topics growth pipe latency views held. Systems: outbox plain handwritten pgmq pgmq-delete pgq
+Workloads: append batch deliver cost keys topics growth pipe latency views held trigger drain expiry, and, only when named, soak. Systems: outbox plain handwritten pgmq pgmq-delete pgq
 graphile-worker pg-boss. `--seconds` is the length of one measurement, in `held` of the whole run; `--rounds` how
 often each is repeated; `--hold` is one of those of `held`; `--output` a folder for the report, else one in the build area. Workloads measured before stay
 in the report until they are measured anew. What is needed comes from the package registries.
@@ -35,12 +35,16 @@ from figures import Samples  # noqa: E402
 from forms import FULL, SHORT  # noqa: E402
 from results import Results  # noqa: E402
 from systems import ALL  # noqa: E402
-from workloads import append, batch, cost, deliver, growth, held, keys, latency, pipe, topics, views  # noqa: E402
+from workloads import (  # noqa: E402
+    append, batch, cost, deliver, drain, expiry, growth, held, keys, latency, pipe, soak, topics, trigger, views,
+)  # fmt: skip
 
 WORKLOADS = {
     "append": append, "batch": batch, "deliver": deliver, "cost": cost,
     "keys": keys, "topics": topics, "growth": growth, "pipe": pipe, "latency": latency, "views": views, "held": held,
+    "trigger": trigger, "drain": drain, "expiry": expiry, "soak": soak,
 }  # fmt: skip
+BY_NAME = {"soak"}  # takes an hour: only when it is asked for
 
 
 class Bench:
@@ -166,7 +170,7 @@ def parse():
         form = form.lasting(arguments.seconds)
     everything = arguments.full and not arguments.workloads and not names
     output = arguments.output or (HERE / "report" if everything else setup.area() / "bench" / "report")
-    return arguments.workloads or list(WORKLOADS), names, form, output, arguments.installed
+    return arguments.workloads or [name for name in WORKLOADS if name not in BY_NAME], names, form, output, arguments.installed
 
 
 def main():
