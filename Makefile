@@ -59,6 +59,9 @@ bench:         ## outbox beside its peers, the short form; ARGS='append --system
 bench-full:    ## everything, about two hours; writes benches/report; ARGS='append --output benches/report' for a part
 	@$(DEV) $(PYTHON) benches/run.py --full $(ARGS)
 
+compare:       ## this checkout / BEFORE=<checkout or git revision>, in one run, about five minutes; ARGS=--long for more rounds
+	@$(DEV) $(PYTHON) benches/compare.py $(BEFORE) $(ARGS)
+
 clean:         ## remove what was compiled
 	rm -rf target/package
 	cargo clean --quiet --package outbox
@@ -67,5 +70,5 @@ distclean:     ## remove what was compiled and what was set up for it
 	rm -rf "$$($(PYTHON) dev/setup.py --area)" target
 
 .PHONY: all help build install package installcheck test check-format check-lint check units regress \
-        isolation cluster demo demo-stop torture bench bench-full \
+        isolation cluster demo demo-stop torture bench bench-full compare \
         clean distclean

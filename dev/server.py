@@ -77,9 +77,11 @@ class SqlError(Exception):
 
 
 class Server:
-    def __init__(self, pg=None, conf=None, directory=None, backup_of=None):
-        """A cluster, not yet running. `directory`: one that stays there, made if it is not there yet."""
+    def __init__(self, pg=None, conf=None, directory=None, backup_of=None, pg_config=None):
+        """A cluster, not yet running. `directory`: one that stays there, made if it is not there yet. `pg_config`: of another
+        server than the one that is prepared, of the same major version."""
         self.environment = setup.prepare(pg)
+        self.environment.update({"PG_CONFIG": pg_config} if pg_config else {})
         self.pg = self.environment["PG"]
         self.conf = {**DEFAULTS, **(conf or {})}
         self.bindir = setup.output(self.environment["PG_CONFIG"], "--bindir")
