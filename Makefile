@@ -50,8 +50,9 @@ demo:          ## see it work
 demo-stop:     ## stop and delete the cluster that the demo left running
 	@$(PYTHON) demo/run.py --end
 
-torture:       ## the demo's load while the whole cluster is killed with SIGKILL ten times
-	@$(PYTHON) demo/run.py --crash 10
+torture: install ## the demo's load killed ten times, and ten minutes of transactions that stay open; PART=crash, PART=open ARGS='--seed 7' for one
+	@$(if $(filter open,$(PART)),:,$(PYTHON) demo/run.py --crash 10)
+	@$(if $(filter crash,$(PART)),:,$(DEV) $(PYTHON) -m pytest tests/cluster/test_torture.py -q -s -p no:cacheprovider --seconds 600 $(ARGS))
 
 bench:         ## outbox beside its peers, the short form; ARGS='append --systems outbox,plain' for some
 	@$(DEV) $(PYTHON) benches/run.py $(ARGS)

@@ -57,7 +57,7 @@ class Call:
         self.transaction, self.place = transaction, len(transaction.calls)
         self.began, self.ended = began, ended
         self.undone = False  # by a rollback to a savepoint
-        self.token = self.attempts = self.until = self.due = self.payload = self.consumer = None
+        self.token = self.attempts = self.until = self.due = self.payload = self.consumer = self.taken = None
         self.__dict__.update(details)
         transaction.calls.append(self)
 
@@ -191,14 +191,16 @@ class Player(threading.Thread):
             self.world.ids.append(message)
 
     def claim(self, transaction):
+        lease = self.chance.choice([1, 1, 2])
         answer, *times = self.ask(
             transaction, "claim", self.name, self.chance.choice([None, *self.topics]),
-            batch_size=self.chance.randint(1, 6), lease_seconds=self.chance.choice([1, 1, 2]),
+            batch_size=self.chance.randint(1, 6), lease_seconds=lease,
         )
         for row in answer:
             Call(
                 "claim", row.id, True, transaction, *times,
                 token=row.token, attempts=row.attempts, until=row.leased_until, payload=row.payload,
+                taken=row.leased_until - timedelta(seconds=lease),
             )
             self.world.owner[row.token] = row.id
             self.world.tokens.append(row.token)
