@@ -273,16 +273,16 @@ pub fn raise(now: Time) -> Result<(), Error> {
     let work = Work { raise: &raise, entering, now, table: Table::open(Access::Read)? };
     let (reached, walked) = work.walk()?;
     let again = work.look_again(&turns)?;
-    let (patrolled, astray, overdue) = work.patrol()?;
+    let patrolled = work.patrol()?;
     work.table.release();
     shared.locked(|contents| {
         let low_water = &mut contents.marks_below[place];
-        low_water.finish(&raise, reached, &walked, patrolled, &again, meter.read().micros);
-        for (number, key) in &astray {
+        low_water.finish(&raise, reached, &walked, patrolled.reached, &again, meter.read().micros);
+        for (number, key) in &patrolled.astray {
             low_water.note(*number, *key);
         }
         publish(head, low_water);
-        for (topic, due) in &overdue {
+        for (topic, due) in &patrolled.overdue {
             for key in [installation::key(installation, Some(topic)), installation::key(installation, None)] {
                 if let Some(topic) = contents.topic(key).filter(|topic| *due < topic.due_mark.mark()) {
                     topic.due_mark.note(*due);
@@ -301,6 +301,14 @@ struct Work<'r> {
     entering: i64,
     now: Time,
     table: Table<Deliveries>,
+}
+
+/// What a patrol has found: how far it came, deliveries that are no survivors, and topics and times of those that have
+/// waited for a while.
+struct Patrolled {
+    reached: i64,
+    astray: Vec<Numbered>,
+    overdue: Vec<(Vec<u8>, i64)>,
 }
 
 /// True if the mark covers such a delivery while it is not over.
@@ -380,29 +388,29 @@ impl Work<'_> {
         Ok((first < end).then(|| survivor.moved_to(first)))
     }
 
-    /// Below the mark: how far it came, what it has found there that is no survivor, and topics and times of what has
-    /// waited for a while.
-    fn patrol(&self) -> Result<(i64, Vec<Numbered>, Vec<(Vec<u8>, i64)>), Error> {
+    /// Below the mark.
+    fn patrol(&self) -> Result<Patrolled, Error> {
         let Raise { from, patrol, .. } = *self.raise;
         let snapshot = Latest::push();
         let known = known()?;
         let mut versions = AllVersions::from_number(&self.table, &snapshot, patrol)?;
-        let (mut astray, mut overdue) = (Vec::new(), Vec::new());
+        let mut patrolled = Patrolled { reached: from, astray: Vec::new(), overdue: Vec::new() };
         for step in 0.. {
             let Some(row) = versions.next().filter(|row| row.seq < from) else { break };
             let (seq, key) = (row.seq, row.key_hash);
             if step >= PATROL {
-                return Ok((seq, astray, overdue));
+                patrolled.reached = seq;
+                break;
             }
             let (is_astray, topic) =
                 (is_covered(&row) && !known.stands_for(seq, key), row.topic.bytes().to_vec());
             let due = row.available_at.filter(|due| row.place == Place::Waiting && *due < self.now);
             if (is_astray || due.is_some()) && versions.may_live() {
-                astray.extend(is_astray.then_some((seq, key)));
-                overdue.extend(due.map(|due| (topic, due.0)));
+                patrolled.astray.extend(is_astray.then_some((seq, key)));
+                patrolled.overdue.extend(due.map(|due| (topic, due.0)));
             }
         }
-        Ok((from, astray, overdue))
+        Ok(patrolled)
     }
 }
 
