@@ -95,9 +95,9 @@ impl ToClient {
     fn reason(&self, text: &[u8]) -> String {
         // SAFETY: reads the character's first byte; names of encodings are C strings.
         let (length, names) = unsafe {
-            let name = |encoding| CStr::from_ptr(pg_sys::pg_encoding_to_char(encoding)).to_string_lossy();
+            let name = |name| CStr::from_ptr(name).to_string_lossy();
             let length = pg_sys::pg_encoding_mblen(self.server, text.as_ptr().cast());
-            (length.unsigned_abs() as usize, [name(self.server), name(self.client)])
+            (length.unsigned_abs() as usize, [name(pg_sys::GetDatabaseEncodingName()), name(pg_sys::pg_get_client_encoding_name())])
         };
         let bytes: Vec<String> = text.iter().take(length).map(|byte| format!("0x{byte:02x}")).collect();
         let [server, client] = names;
