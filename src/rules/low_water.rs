@@ -25,7 +25,7 @@ pub const SURVIVORS: usize = 256;
 const READY: u32 = 64;
 /// Unfinished deliveries become survivors once their numbers are so old, in microseconds, at the earliest.
 const AGE: i64 = 1_000_000;
-/// Shortest time between two raises, in microseconds.
+/// Shortest time between two raises, in microseconds, unless the first one had to leave some of its way.
 const EVERY: i64 = 100_000;
 /// A raise is followed by this many times its duration without one.
 const REST: i64 = 10;
@@ -93,6 +93,8 @@ pub struct Raise {
 #[derive(Debug, Default)]
 pub struct Walked {
     survivors: Vec<Survivor>,
+    /// It was ended before its end.
+    pub is_cut: bool,
 }
 
 impl Walked {
@@ -234,8 +236,8 @@ impl LowWater {
         if raise.number != self.raises {
             return;
         }
-        self.next_raise =
-            self.next_raise.saturating_add(micros.saturating_mul(REST).min(LONGEST_REST - EVERY));
+        let rest = micros.saturating_mul(REST).min(LONGEST_REST - EVERY);
+        self.next_raise = self.next_raise.saturating_add(if walked.is_cut { rest - EVERY } else { rest });
         self.target = self.mark;
         if raise.notes != self.notes {
             return;

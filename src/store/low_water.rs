@@ -331,7 +331,11 @@ impl Work<'_> {
             server::check_for_interrupts();
             let Some(row) = versions.next() else { break };
             let seq = row.seq;
-            if seq >= to.min(self.entering) || step >= WALK && seq >= reached {
+            if seq >= to.min(self.entering) {
+                break;
+            }
+            if step >= WALK && seq >= reached {
+                walked.is_cut = true;
                 break;
             }
             let (key, covered) = (row.key_hash, is_covered(&row));
