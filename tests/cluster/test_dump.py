@@ -50,7 +50,7 @@ class Filled:
         assert db.execute("TABLE outbox.processed").fetchall() == self.markers
 
     def gives_access_in(self, db):
-        assert one(db, "SELECT count(*) FROM outbox.access") == 1
+        assert rights(db) == [("boss", "operator", "*"), ("teller", "monitor", "*"), ("teller", "producer", "orders")]
         with db.transaction(force_rollback=True):
             db.execute("SET LOCAL ROLE boss")
             value(db, "grant_access", "teller", "worker:orders")
@@ -67,10 +67,9 @@ class Filled:
                     else:
                         db.execute("SELECT * FROM outbox.message")
 
-    def goes_on_in(self, db, with_access=True):
+    def goes_on_in(self, db):
         self.is_whole_in(db)
-        if with_access:
-            self.gives_access_in(db)
+        self.gives_access_in(db)
         assert value(db, "complete", self.token)
         assert not value(db, "complete", self.token)
         assert value(db, "fail", self.strict_token, "no") == "dead"  # the topic allows one attempt
@@ -89,6 +88,10 @@ class Filled:
         assert states(db)[self.delayed] == states(db)[self.failed] == "waiting"
         long_ago(db)
         assert value(db, "purge") == len(arrived) + 5
+
+
+def rights(db):
+    return db.execute("SELECT role, capability, topic FROM outbox.access ORDER BY 1, 2, 3").fetchall()
 
 
 @pytest.fixture
@@ -120,7 +123,7 @@ def test_a_parallel_restore_of_data_alone(server, database, db, filled):
     server.createdb("fresh", extension="outbox")
     server.as_user("pg_restore", "--exit-on-error", "--data-only", "--jobs=2", "-d", "fresh", place)
     with server.connect("fresh", autocommit=True) as fresh:
-        filled.goes_on_in(fresh, with_access=False)  # privileges are no data
+        filled.goes_on_in(fresh)
     server.psql("DROP DATABASE fresh WITH (FORCE)")
 
 
@@ -159,6 +162,119 @@ def test_a_role_may_dump_only_what_it_may_read(server, database, db, filled):
     assert done.returncode != 0
     assert "permission denied" in done.stderr or "SELECT privilege" in done.stderr  # since 18
     db.execute("DROP ROLE reader")
+
+
+RESTORES = {
+    "exit on error": ["pg_restore", "--exit-on-error", "-d", "moved"],
+    "one transaction": ["pg_restore", "--single-transaction", "-d", "moved"],
+    "parallel": ["pg_restore", "--exit-on-error", "--jobs=2", "-d", "moved"],
+    "no privileges": ["pg_restore", "--exit-on-error", "--no-privileges", "-d", "moved"],
+    "plain": ["psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-1", "-d", "moved", "-f"],
+}
+
+
+def may_append(db, role):
+    """The topics of three to which a role may append."""
+    allowed = []
+    for topic in "orders", "bills", "other":
+        try:
+            with db.transaction(force_rollback=True):
+                db.execute(f"SET LOCAL ROLE {role}")
+                append(db, topic)
+                allowed.append(topic)
+        except psycopg.errors.InsufficientPrivilege:
+            pass
+    return allowed
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """A server that knows other roles."""
+    with Server(conf=CONF) as new:
+        for role in "till", "stranger":
+            new.psql(f"CREATE ROLE {role}")
+        yield new
+
+
+@pytest.mark.parametrize("way", RESTORES)
+def test_a_restore_where_a_role_is_missing(server, database, db, elsewhere, way):
+    """Everything else is there, the rights of other roles too, and the missing one's come with the role."""
+    for role in "shop", "till":
+        db.execute(f"CREATE ROLE {role}")
+    for role, capability in ("shop", "producer:orders"), ("shop", "operator"), ("till", "producer:bills"):
+        value(db, "grant_access", role, capability)
+    append(db)
+    place = server.folder(f"roles {way}") / "it"
+    plain = RESTORES[way][0] == "psql"
+    form = "plain" if plain else "directory"
+    server.as_user("pg_dump", f"--format={form}", "-f", place, database)
+    db.execute("DROP OWNED BY shop, till")
+    db.execute("DROP ROLE shop, till")
+    copy = elsewhere.folder(f"roles {way}") / "it"
+    copy_tree(place, copy)
+    elsewhere.createdb("moved")
+    try:
+        elsewhere.as_user(*RESTORES[way], copy)
+        with elsewhere.connect("moved", autocommit=True) as moved:
+            assert list(states(moved).values()) == ["ready"]
+            assert may_append(moved, "till") == ["bills"] and may_append(moved, "stranger") == []
+            check = "SELECT ok, detail FROM outbox.status WHERE name = 'access'"
+            ok, detail = moved.execute(check).fetchone()
+            assert not ok and "shop" in detail and "till" not in detail
+            moved.execute("CREATE ROLE shop")
+            assert may_append(moved, "shop") == []
+            value(moved, "purge")
+            assert may_append(moved, "shop") == ["orders"] and may_append(moved, "till") == ["bills"]
+            with moved.transaction(force_rollback=True):
+                moved.execute("SET LOCAL ROLE shop")
+                value(moved, "pause", "orders")
+            assert moved.execute(check).fetchone()[0]
+            moved.execute("DROP OWNED BY shop")
+            moved.execute("DROP ROLE shop")
+    finally:
+        elsewhere.psql("DROP DATABASE moved WITH (FORCE)")
+
+
+def copy_tree(source, target):
+    """Files of one cluster for another, whose user may differ."""
+    for file in [source, *source.rglob("*")] if source.is_dir() else [source]:
+        where = target / file.relative_to(source)
+        if file.is_dir():
+            where.mkdir(exist_ok=True)
+            where.chmod(0o755)
+        else:
+            where.write_bytes(file.read_bytes())
+            where.chmod(0o644)
+
+
+def test_a_dump_after_roles_have_changed(server, database, db):
+    """It names roles as they are called now, or not at all: none inherits the rights of another."""
+    for role in "renamed", "dropped", "remade", "kept":
+        db.execute(f"CREATE ROLE {role}")
+        value(db, "grant_access", role, "producer:orders")
+    db.execute("DROP OWNED BY dropped, remade")
+    db.execute("DROP ROLE dropped, remade")
+    db.execute("ALTER ROLE renamed RENAME TO new_name")
+    for role in "remade", "renamed":
+        db.execute(f"CREATE ROLE {role}")
+    assert [may_append(db, role) for role in ("new_name", "kept")] == [["orders"]] * 2
+    assert [may_append(db, role) for role in ("remade", "renamed")] == [[]] * 2
+    place = server.folder("changed roles") / "it"
+
+    def moved():
+        server.as_user("pg_dump", "--format=custom", "-f", place, database)
+        server.createdb("changed")
+        server.as_user("pg_restore", "--single-transaction", "-d", "changed", place)
+        with server.connect("changed", autocommit=True) as db:
+            given = {role: may_append(db, role) for role in ("kept", "new_name", "remade", "renamed")}
+        server.psql("DROP DATABASE changed")
+        return [role for role, topics in given.items() if topics]
+
+    assert moved() == ["kept"]
+    value(db, "purge")
+    assert moved() == ["kept", "new_name"]
+    db.execute("DROP OWNED BY new_name, kept")
+    db.execute("DROP ROLE new_name, kept, remade, renamed")
 
 
 def test_dumpall_into_a_new_cluster(server, database, db, filled):

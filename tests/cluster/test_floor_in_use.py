@@ -21,7 +21,7 @@ from server import Server
 CONF = {"max_prepared_transactions": 4, "autovacuum": False}
 TOPICS = ["orders", None]
 CHEAP, EXPENSIVE = 64, 120  # pages
-WALK = 600  # pages, over 30,000 deliveries
+WALK = 2_500  # pages of a purge that walks over 30,000 deliveries, and not of one that does not
 PATIENCE = 1.2  # seconds after which an open transaction holds no floor, and a little
 SHARED = Path(__file__).resolve().parents[2] / "src" / "store" / "cache.rs"
 ATTACHED = "SELECT ok FROM outbox.status WHERE name = 'shared memory'"

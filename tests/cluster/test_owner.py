@@ -59,6 +59,8 @@ def test_rights_are_computed_as_the_owner(db, owner):
     until(lambda: one(db, "SELECT count(*) FROM seen"))
     value(db, "purge")
     assert db.execute("SELECT DISTINCT who, is_superuser FROM seen").fetchall() == [(owner, False)]
+    db.execute("DROP TABLE outbox.access")
+    db.execute("ALTER TABLE outbox.access_before RENAME TO access")
 
 
 def test_what_users_put_into_the_schema_is_theirs(db):

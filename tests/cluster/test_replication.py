@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 from conftest import append, claim, one, rows, states, until, value
+from server import Server
 
 CONF = {"wal_level": "logical", "max_prepared_transactions": 4}
 TABLES = "envelope", "delivery", "receipt", "processed", "topic"
@@ -81,6 +82,37 @@ def test_a_subscriber_has_the_same_rows_and_can_take_over(db, subscriber):
     assert value(subscriber, "complete", token)
     message = append(subscriber)
     until(lambda: message in [m.id for m in claim(subscriber, batch_size=500)])
+
+
+def test_a_subscriber_that_lacks_a_role_follows_all_tables(server, database, db):
+    """A role's right waits there for the role, and nothing behind it waits."""
+    rights = lambda on: on.execute("SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3").fetchall()  # noqa: E731
+    db.execute("CREATE ROLE shop")
+    value(db, "grant_access", "shop", "producer:orders")
+    db.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    with Server(conf=CONF) as other:
+        other.createdb("copy", extension="outbox")
+        with other.connect("copy", autocommit=True) as copy:
+            copy.execute(
+                f"""CREATE SUBSCRIPTION everything CONNECTION 'host={server.socket} port={server.port} user=postgres
+                    dbname={database}' PUBLICATION everything"""
+            )
+            until(lambda: rights(copy) == rights(db))
+            value(db, "grant_access", "shop", "producer:bills")
+            db.execute("ALTER ROLE shop RENAME TO store")
+            value(db, "purge")
+            value(db, "revoke_access", "store", "producer:orders")
+            message = append(db)
+            until(lambda: states(copy) == {message: "ready"})
+            assert rights(copy) == rights(db) == [("store", "producer", "bills")]
+            copy.execute("DROP SUBSCRIPTION everything")
+            copy.execute("CREATE ROLE store")
+            value(copy, "purge")
+            copy.execute("SET ROLE store")
+            assert one(copy, "SELECT has_function_privilege('outbox.append'::regproc, 'EXECUTE')")
+    db.execute("DROP PUBLICATION everything")
+    value(db, "revoke_access", "store", "producer")
+    db.execute("DROP ROLE store")
 
 
 def test_decoding_shows_what_was_committed_and_nothing_else(db):

@@ -212,6 +212,7 @@ def test_databases_without_the_extension_are_left_alone_quietly(server, database
     server.createdb("plain")
     server.createdb("closed")
     server.psql("ALTER DATABASE closed ALLOW_CONNECTIONS false")
+    time.sleep(1.5 * TICK)  # a visit may have begun before
     began = len(server.log())
     for _ in range(2):
         finish(db, 1)
