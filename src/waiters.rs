@@ -1,38 +1,28 @@
 //! Who sleeps until something can be claimed, and who is woken. Pure; `store/waiting.rs` keeps it in shared memory.
 //!
-//! A session *enters* before it looks, so that whatever is committed once its look has begun finds it here. A message
-//! *calls* one session that waits for its topic, or else one that waits for any; not the whole herd. Whoever is called
-//! looks again. It owes the others something for that: if it goes without having looked, or was called once more while
-//! it looked, it passes the call on; and a claim that leaves something behind calls the next.
+//! A session *enters* a list before it looks, so that whatever is committed once its look has begun finds it there. A
+//! message *calls* one session that waits for its topic, or else one that waits for any: the last that came. Who is
+//! called will look, and find what else is committed until then: meanwhile nobody else is called. Who goes and was called
+//! has another called; a claim that leaves something behind calls the next.
 //!
-//! One that is called and has not looked yet will find whatever else is committed meanwhile: it calls nobody else.
+//! The clock calls nobody. The first in the list, the *leader*, sleeps until the next time known, [`RECHECK`] at most, and
+//! looks then. If it goes, the next one leads, by the same alarm; or it is called, if the other has looked and not slept
+//! since: then nobody knows what comes next.
 //!
-//! What comes by the clock (a due time, the end of a lease) announces nobody. So among those who wait for the same, one
-//! is the *keeper*: it sleeps no longer than until the next time known, and looks then. If it goes, another one is told
-//! to keep. The others sleep until they are called.
-//!
-//! Where messages come *thick and fast*, by what claims took of late, there is one look in [`REST`], which finds many:
-//! each look and each answer costs a commit and a wake-up, which those who append would wait for. Whoever comes rests
-//! until it is time, and looks for all; who comes meanwhile sleeps. A message wakes nobody then. Who looked last will
-//! mostly have come back; if nobody has, the keeper looks, [`LATE`] after that. What a claim has left does not wait.
-//!
-//! A keeper that knows of a message, or nothing of the clock, is *blind*. It looks at once; but where messages come thick
-//! and fast, once the looks cease: each finds also what others know of.
+//! Under load one look in [`PAUSE`] finds many: each look and each answer is a commit and a wake-up that those who append
+//! would wait for. Who is called, or comes, during a pause looks at its end.
 
 use crate::places::Key;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Nothing known that the clock would bring.
 pub const NEVER: i64 = i64::MAX;
-/// Messages that come less than this apart come thick and fast, if they do for as long as [`REST`]. Microseconds.
+/// How long what no session can announce may stay unnoticed: COMMIT PREPARED, a row changed by hand. Microseconds.
+pub const RECHECK: i64 = 1_000_000;
+/// Under load, from one look to the next.
+pub const PAUSE: i64 = 6_000;
+/// Load: so far apart come messages, or closer, for as long as a pause.
 pub const APART: i64 = 500;
-/// Then the next look is so long after the last one.
-pub const REST: i64 = 6_000;
-/// If nobody has come by then, the keeper looks so much later.
-pub const LATE: i64 = 1_000;
-/// Who is called counts on for this long: it may have been held up. Then somebody else is called.
-const ABSORBS: i64 = 10_000;
-/// Look now.
 const AT_ONCE: i64 = i64::MIN;
 const NONE: u32 = u32::MAX;
 
@@ -43,7 +33,6 @@ enum State {
     /// A call now means one more look.
     Looking,
     Asleep,
-    /// It is to look: it rests before, or is on its way.
     Called,
 }
 
@@ -52,51 +41,30 @@ enum State {
 #[repr(C)]
 pub struct Waiter {
     key: Key,
-    /// A keeper knows of something that the clock brings then.
+    /// When one that is called, or leads, is to look.
     alarm: i64,
-    /// A blind keeper looks then, unless others still do.
-    blind_until: i64,
-    called_at: i64,
     next: u32,
     previous: u32,
     state: State,
-    keeper: bool,
-    /// Called to look at once.
-    urgent: bool,
 }
 
 impl Waiter {
-    pub const AWAY: Waiter = Waiter {
-        key: (0, 0),
-        alarm: NEVER,
-        blind_until: NEVER,
-        called_at: 0,
-        next: NONE,
-        previous: NONE,
-        state: State::Away,
-        keeper: false,
-        urgent: false,
-    };
+    pub const AWAY: Waiter =
+        Waiter { key: (0, 0), alarm: NEVER, next: NONE, previous: NONE, state: State::Away };
 }
 
-/// Those whose keys end up here, the longest waiting first.
+/// Those whose keys end up here, in the order in which they came. What is no list is a hint, and needs no lock.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bucket {
     first: AtomicU32,
     last: AtomicU32,
-    /// When a claim last took all there was,
-    emptied_at: AtomicI64,
-    /// and for what: half of a key.
-    emptied: AtomicU64,
-    /// Until when that and what was taken before would last, were it [`APART`]; not beyond [`REST`].
-    lasts_until: AtomicI64,
-    /// When one last began to look.
-    looked_at: AtomicI64,
-    /// Whoever is called counts on until then,
-    counts_until: AtomicI64,
-    /// and for what likewise. 0: nobody is.
+    /// Half of a key for which somebody is called; 0: nobody is.
     called: AtomicU64,
+    /// Half of a key, what of it was taken by the last claims,
+    taken: AtomicU64,
+    /// and until when that would last, were it [`APART`]; two pauses at most.
+    lasts_until: AtomicI64,
 }
 
 impl Bucket {
@@ -104,79 +72,40 @@ impl Bucket {
         Bucket {
             first: AtomicU32::new(NONE),
             last: AtomicU32::new(NONE),
-            emptied_at: AtomicI64::new(0),
-            emptied: AtomicU64::new(0),
-            lasts_until: AtomicI64::new(0),
-            looked_at: AtomicI64::new(0),
-            counts_until: AtomicI64::new(0),
             called: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            lasts_until: AtomicI64::new(0),
         }
     }
 
-    /// A claim for `key` has taken `count` messages, and left none. A hint: neither this nor what it is for needs the lock.
+    /// A claim for `key` has taken `count` messages, and left none.
     pub fn emptied(&self, key: Key, count: usize, now: i64) {
-        let lasts_until = if self.is_of(key) { self.lasts_until.load(SeqCst).max(now) } else { now };
-        let longest = now.saturating_add(REST);
-        let lasts_until = lasts_until.saturating_add(APART.saturating_mul(count as i64)).min(longest);
-        self.lasts_until.store(lasts_until, SeqCst);
-        self.emptied_at.store(now, SeqCst);
-        self.emptied.store(key.0, SeqCst);
+        let known = if self.taken.load(SeqCst) == key.0 { self.lasts_until.load(SeqCst) } else { now };
+        let lasts_until = known.max(now).saturating_add(APART.saturating_mul(count as i64));
+        self.lasts_until.store(lasts_until.min(now.saturating_add(2 * PAUSE)), SeqCst);
+        self.taken.store(key.0, SeqCst);
     }
 
-    /// Until when those who come for `key` at `now` rest.
-    pub fn rests_until(&self, key: Key, now: i64) -> i64 {
-        let emptied_at = self.emptied_at.load(SeqCst);
-        let many = self.is_of(key) && self.lasts_until.load(SeqCst) >= emptied_at.saturating_add(REST);
-        // The clock may have been set back.
-        let last = emptied_at.max(self.looked_at.load(SeqCst)).min(now);
-        if many { last.saturating_add(REST) } else { AT_ONCE }
+    /// The end of the pause in looks for `key`, if there is one at `now`.
+    pub fn pause(&self, key: Key, now: i64) -> Option<i64> {
+        let end = self.lasts_until.load(SeqCst).saturating_sub(PAUSE);
+        // Further away, it is of before the clock was set back.
+        let lasts = now < end && end <= now.saturating_add(PAUSE);
+        (lasts && self.taken.load(SeqCst) == key.0).then_some(end)
     }
 
-    /// Until when, as of `now`, a blind keeper waits for the looks to cease.
-    fn blind_until(&self, key: Key, now: i64) -> i64 {
-        self.rests_until(key, now).saturating_add(LATE)
-    }
-
-    /// Whoever comes for `key` asks: true if it need not rest. Then it looks.
-    pub fn may_look(&self, key: Key, now: i64) -> bool {
-        let may = now >= self.rests_until(key, now);
-        if may {
-            self.looks(key, now);
-        }
-        may
-    }
-
-    /// A look for `key` begins. A hint as well.
-    fn looks(&self, key: Key, now: i64) {
-        if self.is_of(key) {
-            self.looked_at.store(now, SeqCst);
-        }
-    }
-
-    /// No claim for another key has emptied it since.
-    fn is_of(&self, key: Key) -> bool {
-        self.emptied.load(SeqCst) == key.0
-    }
-
-    /// True if somebody has been called for `key` and has not looked yet: it will find what is committed by now. May be
-    /// asked without the lock.
-    pub fn absorbs(&self, key: Key, now: i64) -> bool {
-        let counts_for = self.counts_until.load(SeqCst).saturating_sub(now);
-        self.called.load(SeqCst) == key.0 && 0 < counts_for && counts_for <= ABSORBS
-    }
-
-    fn is_called(&self, key: Key, now: i64) {
-        self.counts_until.store(now.saturating_add(ABSORBS), SeqCst);
-        self.called.store(key.0, SeqCst);
+    /// True if somebody who was called for `key` will find what is committed by now.
+    pub fn is_called(&self, key: Key) -> bool {
+        self.called.load(SeqCst) == key.0
     }
 
     fn is_called_no_more(&self, key: Key) {
-        if self.called.load(SeqCst) == key.0 {
+        if self.is_called(key) {
             self.called.store(0, SeqCst);
         }
     }
 
-    /// True if somebody waits here. May be asked without the lock that guards the rest.
+    /// True if nobody waits here.
     pub fn is_empty(&self) -> bool {
         self.first.load(SeqCst) == NONE
     }
@@ -201,7 +130,7 @@ pub enum Sleep {
 pub enum Call {
     /// This one: wake it.
     Wake(usize),
-    /// One that was called before, or will anyway.
+    /// One that was called before.
     Absorbed,
     Nobody,
 }
@@ -210,10 +139,10 @@ pub enum Call {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     Nothing,
+    /// This one leads now: wake it, so that it notices.
+    Wake(usize),
     /// It was called in vain: somebody else is to be.
-    CallAnother(Key),
-    /// This one keeps the clock now: wake it, so that it notices.
-    Keeper(usize),
+    Call,
 }
 
 /// All of them, under one lock. Sessions are numbers; whoever is returned is to be woken.
@@ -225,212 +154,136 @@ pub struct Waiters<'l> {
 impl Waiters<'_> {
     /// `me` is about to look for what `key` stands for.
     pub fn enter(&mut self, me: usize, key: Key) {
-        self.waiters[me] = Waiter { key, state: State::Looking, ..Waiter::AWAY };
-        self.link(me);
-    }
-
-    /// `me` comes for what `key` stands for, and has not looked. True: it is to look. False: it is to sleep first.
-    pub fn arrive(&mut self, me: usize, key: Key, now: i64) -> bool {
-        self.enter(me, key);
+        if self.waiters[me].state != State::Away {
+            self.unlink(me);
+        }
         let bucket = bucket(key, self.buckets);
-        if bucket.may_look(key, now) {
-            return true;
+        let last = bucket.last.swap(me as u32, SeqCst);
+        self.waiters[me] = Waiter { key, state: State::Looking, previous: last, ..Waiter::AWAY };
+        match last {
+            NONE => bucket.first.store(me as u32, SeqCst),
+            last => self.waiters[last as usize].next = me as u32,
         }
-        if self.called(key, now).is_none() {
-            self.is_called(me, now, false);
-        } else {
-            if self.keeper(key).is_none() {
-                self.waiters[me].blind_until = bucket.blind_until(key, now);
-            }
-            self.sleep(me, NEVER);
-        }
-        false
     }
 
-    /// `me` has looked in vain, and knows of nothing that comes before `time`. May return somebody who keeps the clock.
-    pub fn sleep(&mut self, me: usize, time: i64) -> Option<usize> {
-        let key = self.waiters[me].key;
-        if self.waiters[me].state != State::Looking {
+    /// `me` comes for what `key` stands for during a pause that ends at `end`, and sleeps before it looks.
+    pub fn pause(&mut self, me: usize, key: Key, end: i64, now: i64) {
+        self.enter(me, key);
+        if self.called(key).is_some() {
+            self.sleep(me, NEVER, now);
+        } else {
+            self.be_called(me, end);
+        }
+    }
+
+    /// `me` has looked in vain, and knows of nothing that comes before `time`.
+    pub fn sleep(&mut self, me: usize, time: i64, now: i64) -> Option<usize> {
+        let Waiter { key, state, .. } = self.waiters[me];
+        if state != State::Looking {
             return None;
         }
         self.waiters[me].state = State::Asleep;
-        match self.keeper(key) {
-            Some(keeper) if keeper != me => self.ring(keeper, time, NEVER),
-            _ => {
-                self.waiters[me].keeper = true;
-                self.waiters[me].alarm = self.waiters[me].alarm.min(time);
-                None
-            }
-        }
+        self.expect(key, time.min(now.saturating_add(RECHECK))).filter(|leader| *leader != me)
     }
 
-    /// When `me` is to look again, as it stands.
-    pub fn looks_at(&self, me: usize) -> i64 {
-        let waiter = &self.waiters[me];
-        match waiter.state {
-            State::Called if waiter.urgent => AT_ONCE,
-            State::Called => bucket(waiter.key, self.buckets).rests_until(waiter.key, waiter.called_at),
-            _ => waiter.alarm.min(waiter.blind_until),
+    /// At `time` there may be something for those who wait for `key`.
+    pub fn expect(&mut self, key: Key, time: i64) -> Option<usize> {
+        self.leader(key).filter(|leader| self.ring(*leader, time))
+    }
+
+    /// When `me` is to look again, as it stands at `now`.
+    pub fn looks_at(&self, me: usize, now: i64) -> i64 {
+        let Waiter { key, alarm, state, .. } = self.waiters[me];
+        if state != State::Called && self.leader(key) != Some(me) {
+            return NEVER;
         }
+        // Further away, it is of before the clock was set back.
+        if alarm > now.saturating_add(RECHECK) { AT_ONCE } else { alarm }
     }
 
     /// What `me` is to do at `now`. Over: it is about to look.
     pub fn wake(&mut self, me: usize, now: i64) -> Sleep {
-        let time = self.looks_at(me);
+        let (key, time) = (self.waiters[me].key, self.looks_at(me, now));
         if now < time {
             return Sleep::Until(time);
         }
-        let Waiter { key, state, alarm, .. } = self.waiters[me];
-        let bucket = bucket(key, self.buckets);
-        if state == State::Called {
-            self.unlink(me);
-            self.enter(me, key);
-        } else {
-            let blind_until = bucket.blind_until(key, now);
-            if now < alarm.min(blind_until) {
-                self.waiters[me].blind_until = blind_until;
-                return Sleep::Until(alarm.min(blind_until));
-            }
-            self.waiters[me] =
-                Waiter { state: State::Looking, alarm: NEVER, blind_until: NEVER, ..self.waiters[me] };
-        }
-        bucket.is_called_no_more(key);
-        bucket.looks(key, now);
+        self.waiters[me] = Waiter { state: State::Looking, alarm: NEVER, ..self.waiters[me] };
+        bucket(key, self.buckets).is_called_no_more(key);
         Sleep::Over
     }
 
     /// `me` goes at `now`. `in_vain`: it did not finish its last look.
     pub fn leave(&mut self, me: usize, now: i64, in_vain: bool) -> Left {
-        let waiter = self.waiters[me];
-        if waiter.state != State::Away {
-            self.unlink(me);
-        }
-        self.waiters[me] = Waiter::AWAY;
-        let bucket = bucket(waiter.key, self.buckets);
-        let heir = self.listed(waiter.key).last().filter(|_| waiter.keeper);
-        if let Some(heir) = heir {
-            let blind_until = match waiter.state {
-                State::Asleep => waiter.blind_until,
-                // It has not said yet what comes next.
-                _ => bucket.blind_until(waiter.key, now),
-            };
-            self.waiters[heir].keeper = true;
-            return self.ring(heir, waiter.alarm, blind_until).map_or(Left::Nothing, Left::Keeper);
-        }
-        let blind = waiter.blind_until != NEVER;
-        let owes = match waiter.state {
-            State::Away => false,
-            State::Looking => blind || in_vain,
-            State::Asleep => blind,
-            State::Called => true,
-        };
-        if !owes {
+        let Waiter { key, alarm, state, .. } = self.waiters[me];
+        if state == State::Away {
             return Left::Nothing;
         }
-        bucket.is_called_no_more(waiter.key);
-        Left::CallAnother(waiter.key)
+        let led = self.leader(key) == Some(me);
+        self.unlink(me);
+        if let Some(heir) = self.leader(key).filter(|_| led) {
+            let earlier = if state == State::Asleep {
+                self.ring(heir, alarm)
+            } else {
+                let pause = bucket(key, self.buckets).pause(key, now);
+                self.be_called(heir, pause.unwrap_or(AT_ONCE))
+            };
+            return if earlier { Left::Wake(heir) } else { Left::Nothing };
+        }
+        if state == State::Called || in_vain && state == State::Looking {
+            bucket(key, self.buckets).is_called_no_more(key);
+            return Left::Call;
+        }
+        Left::Nothing
     }
 
-    /// There is something for those who wait for `key`: one of them is called, the longest asleep that keeps no clock.
-    /// Where messages come thick and fast, it is left to the next who comes, or else to the keeper; unless it is `urgent`:
-    /// others have looked, and left it.
+    /// There is something for those who wait for `key`: the last of them is called, who looks or leads if there is no
+    /// other. After a pause, unless it is `urgent`: others have looked, and left it.
     pub fn call(&mut self, key: Key, now: i64, urgent: bool) -> Call {
-        if let Some(called) = self.called(key, now) {
-            let waiter = &mut self.waiters[called];
-            let hurries = urgent && !waiter.urgent;
-            waiter.urgent |= urgent;
-            return if hurries { Call::Wake(called) } else { Call::Absorbed };
-        }
-        if !urgent && let Some(call) = self.leave_to_keeper(key, now) {
-            return call;
-        }
-        // What a keeper knows would be lost to those who look; and who looks may pass it on.
-        let last =
-            |waiter: &usize| (self.waiters[*waiter].keeper, self.waiters[*waiter].state == State::Looking);
-        let Some(called) = self.listed(key).min_by_key(last) else { return Call::Nobody };
-        self.is_called(called, now, urgent);
-        Call::Wake(called)
+        let pause = bucket(key, self.buckets).pause(key, now).filter(|_| !urgent);
+        let leader = self.leader(key);
+        let fitness =
+            |waiter: &usize| (Some(*waiter) != leader, self.waiters[*waiter].state == State::Asleep);
+        let called = self.called(key);
+        let Some(whom) = called.or_else(|| self.listed(key).max_by_key(fitness)) else { return Call::Nobody };
+        let earlier = (called.is_none() || urgent) && self.be_called(whom, pause.unwrap_or(AT_ONCE));
+        if earlier { Call::Wake(whom) } else { Call::Absorbed }
     }
 
-    fn leave_to_keeper(&mut self, key: Key, now: i64) -> Option<Call> {
-        let bucket = bucket(key, self.buckets);
-        if now >= bucket.rests_until(key, now) {
-            return None;
-        }
-        let keeper = self.appointed(key)?;
-        if self.looks_at(keeper).saturating_add(ABSORBS) <= now {
-            return None; // it is held up
-        }
-        bucket.is_called(key, now);
-        Some(self.ring(keeper, NEVER, bucket.blind_until(key, now)).map_or(Call::Absorbed, Call::Wake))
+    /// True if it is to be woken.
+    fn be_called(&mut self, whom: usize, at: i64) -> bool {
+        let earlier = self.ring(whom, at);
+        self.waiters[whom].state = State::Called;
+        let key = self.waiters[whom].key;
+        bucket(key, self.buckets).called.store(key.0, SeqCst);
+        earlier
     }
 
-    fn is_called(&mut self, whom: usize, now: i64, urgent: bool) {
+    /// Sets somebody's alarm, unless it is set to an earlier time. True if it is to be woken.
+    fn ring(&mut self, whom: usize, alarm: i64) -> bool {
         let waiter = &mut self.waiters[whom];
-        *waiter = Waiter { state: State::Called, called_at: now, urgent, keeper: false, ..*waiter };
-        bucket(waiter.key, self.buckets).is_called(waiter.key, now);
-    }
-
-    /// At `time` there may be something for those who wait for `key`.
-    pub fn expect(&mut self, key: Key, time: i64) -> Option<usize> {
-        let keeper = self.appointed(key)?;
-        self.ring(keeper, time, NEVER)
-    }
-
-    /// The keeper, appointed if there is none.
-    fn appointed(&mut self, key: Key) -> Option<usize> {
-        let keeper = self.keeper(key).or_else(|| self.listed(key).last())?;
-        self.waiters[keeper].keeper = true;
-        Some(keeper)
-    }
-
-    /// Sets a keeper's alarm, and until when it is blind, if they are later. Returns it if it is to wake earlier.
-    fn ring(&mut self, keeper: usize, alarm: i64, blind_until: i64) -> Option<usize> {
-        let earlier = alarm.min(blind_until) < self.looks_at(keeper);
-        let waiter = &mut self.waiters[keeper];
+        let earlier = alarm < waiter.alarm;
         waiter.alarm = waiter.alarm.min(alarm);
-        waiter.blind_until = waiter.blind_until.min(blind_until);
-        (earlier && waiter.state == State::Asleep).then_some(keeper)
+        earlier && waiter.state != State::Looking
     }
 
-    fn keeper(&self, key: Key) -> Option<usize> {
-        self.listed(key).find(|waiter| self.waiters[*waiter].keeper)
+    fn leader(&self, key: Key) -> Option<usize> {
+        self.listed(key).next()
     }
 
-    /// Somebody who has been called for `key` and is to look still.
-    fn called(&self, key: Key, now: i64) -> Option<usize> {
-        let counts = |waiter: &Waiter| {
-            waiter.state == State::Called && now.abs_diff(waiter.called_at) < ABSORBS.unsigned_abs()
-        };
-        self.all(key).find(|waiter| counts(&self.waiters[*waiter]))
+    fn called(&self, key: Key) -> Option<usize> {
+        self.listed(key).find(|waiter| self.waiters[*waiter].state == State::Called)
     }
 
-    /// Those who wait for `key` and are not called, the longest waiting first.
+    /// Those who wait for `key`, the longest waiting first.
     fn listed(&self, key: Key) -> impl Iterator<Item = usize> {
-        self.all(key).filter(|waiter| self.waiters[*waiter].state != State::Called)
-    }
-
-    fn all(&self, key: Key) -> impl Iterator<Item = usize> {
-        let first = bucket(key, self.buckets).first.load(SeqCst);
         let at = |place: u32| (place != NONE).then_some(place as usize);
-        std::iter::successors(at(first), move |place| at(self.waiters[*place].next))
+        let first = at(bucket(key, self.buckets).first.load(SeqCst));
+        std::iter::successors(first, move |place| at(self.waiters[*place].next))
             .filter(move |place| self.waiters[*place].key == key)
     }
 
-    fn link(&mut self, me: usize) {
-        let bucket = bucket(self.waiters[me].key, self.buckets);
-        let last = bucket.last.load(SeqCst);
-        self.waiters[me].previous = last;
-        self.waiters[me].next = NONE;
-        match last {
-            NONE => bucket.first.store(me as u32, SeqCst),
-            last => self.waiters[last as usize].next = me as u32,
-        }
-        bucket.last.store(me as u32, SeqCst);
-    }
-
     fn unlink(&mut self, me: usize) {
-        let Waiter { key, next, previous, .. } = self.waiters[me];
+        let Waiter { key, next, previous, .. } = std::mem::replace(&mut self.waiters[me], Waiter::AWAY);
         let bucket = bucket(key, self.buckets);
         match previous {
             NONE => bucket.first.store(next, SeqCst),

@@ -5,10 +5,6 @@ use crate::store::server;
 use crate::store::value::{Text, Time};
 use crate::store::waiting::{self, Waiting};
 
-/// How long, in microseconds, what no session can announce may stay unnoticed: COMMIT PREPARED, a row changed by hand.
-/// One session of those that wait for the same looks that often.
-const RECHECK: i64 = 1_000_000;
-
 /// What a look came to.
 pub enum Found {
     /// So many messages, and took them. `all`: all there were; `more`: it has left some for others.
@@ -28,7 +24,7 @@ pub fn look_until(
 ) -> Result<(), Error> {
     let mut last = server::clock();
     let waits = last < deadline;
-    let mut waiting = if waits { Waiting::rest(topic, deadline)? } else { None };
+    let mut waiting = if waits { Waiting::pause(topic, deadline)? } else { None };
     if waiting.is_some() {
         server::check_client();
     }
@@ -45,16 +41,18 @@ pub fn look_until(
         match &waiting {
             // Then it looks again: only now does nobody miss us.
             None => waiting = Some(Waiting::begin(topic)?),
-            Some(waiting) => waiting.sleep(next.min(now.plus_micros(RECHECK)), deadline)?,
+            Some(waiting) => waiting.sleep(next, deadline)?,
         }
         server::check_client();
     };
+    if let Found::Taken { count, all: true, .. } = found {
+        waiting::emptied(topic, count)?;
+    }
     if let Some(waiting) = waiting {
         waiting.end();
     }
     match found {
         Found::Taken { more: true, .. } => waiting::pass_on(topic),
-        Found::Taken { count, all: true, .. } => waiting::emptied(topic, count),
         _ => Ok(()),
     }
 }

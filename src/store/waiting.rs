@@ -28,20 +28,14 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// To be called before any look: where many look and find little, sleeps first, and waits from then on.
-    pub fn rest(topic: Option<Text<'a>>, deadline: Time) -> Result<Option<Self>, Error> {
+    /// To be called before any look: during a pause in looks, sleeps first, and waits from then on.
+    pub fn pause(topic: Option<Text<'a>>, deadline: Time) -> Result<Option<Self>, Error> {
         let Some(shared) = Shared::attached() else { return Ok(None) };
-        let wanted = installation::wanted(topic)?;
-        let now = server::clock().0;
-        if shared.bucket(wanted).may_look(wanted, now) {
-            return Ok(None);
-        }
-        let keys = installation::keys(topic)?;
-        let looks = enter(keys, |waiters, me| waiters.arrive(me, keys.wanted, now));
+        let (wanted, now) = (installation::wanted(topic)?, server::clock().0);
+        let Some(end) = shared.bucket(wanted).pause(wanted, now) else { return Ok(None) };
+        enter(installation::keys(topic)?, |waiters, me| waiters.pause(me, wanted, end, now));
         let waiting = Waiting { topic };
-        if looks == Some(false) {
-            waiting.sleep_well(|| sleep(shared, deadline))?;
-        }
+        waiting.sleep_well(|| sleep(shared, deadline))?;
         Ok(Some(waiting))
     }
 
@@ -57,8 +51,8 @@ impl<'a> Waiting<'a> {
     pub fn sleep(&self, next: Time, deadline: Time) -> Result<(), Error> {
         self.sleep_well(|| match Shared::attached() {
             Some(shared) => {
-                let me = version::session_number();
-                wake(shared.locked(|contents| contents.waiters.sleep(me, next.0)));
+                let (me, now) = (version::session_number(), server::clock().0);
+                wake(shared.locked(|contents| contents.waiters.sleep(me, next.0, now)));
                 sleep(shared, deadline);
             }
             None => server::sleep_for_messages(POLL.min(server::clock().until(deadline))),
@@ -93,13 +87,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn enter<T>(keys: Keys, how: impl FnOnce(&mut Waiters<'_>, usize) -> T) -> Option<T> {
+fn enter(keys: Keys, how: impl FnOnce(&mut Waiters<'_>, usize)) {
     ENTERED.set(Some(keys));
-    let me = version::session_number();
-    let entered = Shared::attached().map(|shared| shared.locked(|contents| how(&mut contents.waiters, me)));
+    if let Some(shared) = Shared::attached() {
+        shared.locked(|contents| how(&mut contents.waiters, version::session_number()));
+    }
     // Whoever commits after our look has begun must see us: its fence is between its commit and its look at the lists.
     fence(SeqCst);
-    entered
 }
 
 fn sleep(shared: Shared, deadline: Time) {
@@ -125,8 +119,8 @@ fn leave(in_vain: bool) {
     let (me, now) = (version::session_number(), server::clock().0);
     match shared.locked(|contents| contents.waiters.leave(me, now, in_vain)) {
         Left::Nothing => {}
-        Left::Keeper(session) => server::wake(session),
-        Left::CallAnother(_) => call(shared, keys, false),
+        Left::Wake(session) => server::wake(session),
+        Left::Call => call(shared, keys, false),
     }
 }
 
@@ -157,7 +151,7 @@ pub fn somebody_waits() -> bool {
     Shared::attached().is_some_and(Shared::has_waiters)
 }
 
-/// Somebody else is to look. `urgent`: see `Waiters::call`.
+/// Somebody else is to look.
 fn call(shared: Shared, keys: Keys, urgent: bool) {
     if !call_for(shared, keys.wanted, urgent) {
         call_for(shared, keys.any, urgent);
@@ -170,7 +164,7 @@ pub(super) fn call_for(shared: Shared, key: Key, urgent: bool) -> bool {
     if bucket.is_empty() {
         return false;
     }
-    if !urgent && bucket.absorbs(key, now) {
+    if !urgent && bucket.is_called(key) {
         return true;
     }
     match shared.locked(|contents| contents.waiters.call(key, now, urgent)) {
