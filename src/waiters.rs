@@ -63,8 +63,10 @@ pub struct Bucket {
     called: AtomicU64,
     /// Half of a key, what of it was taken by the last claims,
     taken: AtomicU64,
-    /// and until when that would last, were it [`APART`]; two pauses at most.
+    /// until when that would last, were it [`APART`], a pause at most,
     lasts_until: AtomicI64,
+    /// and the end of the pause that follows if it lasts for one.
+    pause_until: AtomicI64,
 }
 
 impl Bucket {
@@ -75,20 +77,23 @@ impl Bucket {
             called: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             lasts_until: AtomicI64::new(0),
+            pause_until: AtomicI64::new(0),
         }
     }
 
     /// A claim for `key` has taken `count` messages, and left none.
     pub fn emptied(&self, key: Key, count: usize, now: i64) {
         let known = if self.taken.load(SeqCst) == key.0 { self.lasts_until.load(SeqCst) } else { now };
-        let lasts_until = known.max(now).saturating_add(APART.saturating_mul(count as i64));
-        self.lasts_until.store(lasts_until.min(now.saturating_add(2 * PAUSE)), SeqCst);
+        let (lasts_until, longest) = (known.max(now), now.saturating_add(PAUSE));
+        let lasts_until = lasts_until.saturating_add(APART.saturating_mul(count as i64)).min(longest);
+        self.lasts_until.store(lasts_until, SeqCst);
+        self.pause_until.store(if lasts_until == longest { longest } else { now }, SeqCst);
         self.taken.store(key.0, SeqCst);
     }
 
     /// The end of the pause in looks for `key`, if there is one at `now`.
     pub fn pause(&self, key: Key, now: i64) -> Option<i64> {
-        let end = self.lasts_until.load(SeqCst).saturating_sub(PAUSE);
+        let end = self.pause_until.load(SeqCst);
         // Further away, it is of before the clock was set back.
         let lasts = now < end && end <= now.saturating_add(PAUSE);
         (lasts && self.taken.load(SeqCst) == key.0).then_some(end)

@@ -12,8 +12,8 @@ use places::Key;
 use proptest::prelude::*;
 use waiters::{APART, Bucket, Call, Left, NEVER, PAUSE, Sleep, Waiter, Waiters};
 
-/// So many messages taken at once are followed by a whole pause.
-const MANY: usize = (2 * PAUSE / APART) as usize;
+/// So many messages taken at once are followed by a pause.
+const MANY: usize = (PAUSE / APART) as usize;
 const SESSIONS: usize = 6;
 const TOPICS: usize = 2;
 const ANY: usize = TOPICS;
