@@ -97,7 +97,10 @@ impl ToClient {
         let (length, names) = unsafe {
             let name = |name| CStr::from_ptr(name).to_string_lossy();
             let length = pg_sys::pg_encoding_mblen(self.server, text.as_ptr().cast());
-            (length.unsigned_abs() as usize, [name(pg_sys::GetDatabaseEncodingName()), name(pg_sys::pg_get_client_encoding_name())])
+            (
+                length.unsigned_abs() as usize,
+                [name(pg_sys::GetDatabaseEncodingName()), name(pg_sys::pg_get_client_encoding_name())],
+            )
         };
         let bytes: Vec<String> = text.iter().take(length).map(|byte| format!("0x{byte:02x}")).collect();
         let [server, client] = names;

@@ -78,16 +78,16 @@ DROP TABLE effect;
 DROP DOMAIN message_id;
 
 -- So it is with a trigger that raises.
-CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE 'not this one' USING ERRCODE = 'ZZ001'; END $$;
-CREATE TRIGGER refuse BEFORE DELETE ON outbox.processed FOR EACH ROW EXECUTE FUNCTION pg_temp.refuse();
+CREATE TRIGGER refuse BEFORE DELETE ON outbox.processed FOR EACH ROW EXECUTE FUNCTION refuse();
 CALL pg_temp.fill();
 SELECT outbox.purge();
 SELECT outbox.purge();
 SELECT * FROM pg_temp.stored;
 DROP TRIGGER refuse ON outbox.processed;
 SELECT outbox.purge();
-CREATE TRIGGER refuse BEFORE DELETE ON outbox.receipt FOR EACH ROW EXECUTE FUNCTION pg_temp.refuse();
+CREATE TRIGGER refuse BEFORE DELETE ON outbox.receipt FOR EACH ROW EXECUTE FUNCTION refuse();
 CALL pg_temp.fill();
 SELECT outbox.purge();
 SELECT outbox.purge();
