@@ -245,7 +245,7 @@ pub fn forget_if_rewritten() -> Result<(), Error> {
     Ok(())
 }
 
-/// The same for a delivery that is to be ready or leased, and may not have been covered by the mark.
+/// As [`enter`], for a delivery that is to be ready or leased, and may not have been covered by the mark.
 pub fn enter_ready(row: &Delivery<'_>) -> Result<Option<Entering>, Error> {
     if row.place == Place::Ready { Ok(None) } else { enter(std::iter::once((row.seq, row.key_hash))) }
 }
