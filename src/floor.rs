@@ -267,18 +267,18 @@ impl Entry {
     /// Keeps what a look has seen, once its transaction is committed.
     pub fn keep(&mut self, look: &Look, seen: &Seen) {
         self.next_expiry = self.next_expiry.min(seen.expiry);
+        if let Some(reach) = seen.reach.filter(|_| look.sweep) {
+            // Its beginning forgot the leases from there on: no look in progress may pass them.
+            self.lower(reach.max(0));
+        }
         let news = self.version.wrapping_sub(look.version);
         if news > LOG as u64 {
             return;
         }
         let told = (0..news).map(|back| self.lowered[(self.version - 1 - back) as usize % LOG]);
         let reach = told.chain(seen.reach).min().map(|reach| reach.max(0));
-        match reach.filter(|reach| look.sweep && *reach < self.floor) {
-            // It has left something below: looks that began at the old floor must hear of it.
-            Some(reach) => self.lower(reach),
-            // The bound keeps the floor from rising; what was reached before it stays reached.
-            None => self.floor = self.floor.max(reach.map_or(look.bound, |reach| reach.min(look.bound))),
-        }
+        // The bound keeps the floor from rising; what was reached before it stays reached.
+        self.floor = self.floor.max(reach.map_or(look.bound, |reach| reach.min(look.bound)));
     }
 
     /// When a lease ends that is known here, and a look may look for it.
