@@ -25,8 +25,9 @@ pub const SURVIVORS: usize = 256;
 const READY: u32 = 64;
 /// Unfinished deliveries become survivors once their numbers are so old, in microseconds, at the earliest.
 const AGE: i64 = 1_000_000;
-/// Shortest time between two raises, in microseconds, unless the first one had to leave some of its way.
-const EVERY: i64 = 100_000;
+/// Shortest time between two raises, in microseconds, unless the first one had to leave some of its way. So short that a
+/// drain's looks can begin at the mark, and need no look-up by key: at 100 ms, a keyed drain is 9 % slower.
+const EVERY: i64 = 20_000;
 /// A raise is followed by this many times its duration without one.
 const REST: i64 = 10;
 /// Longest time without one, in microseconds.
