@@ -132,7 +132,8 @@ pub struct Keys<'s> {
 /// Open once a keyed message is met: others shall not pay.
 struct Scans<'s> {
     ready: OfKey<'s>,
-    later: OfKey<'s>,
+    /// None: no message waits or is parked, of whatever key.
+    later: Option<OfKey<'s>>,
 }
 
 impl<'s> Keys<'s> {
@@ -370,8 +371,8 @@ impl<'s> Keys<'s> {
     fn first_later(&mut self, keyed: Keyed<'_>, after: i64) -> Result<Option<Follower>, Error> {
         let now = self.now;
         let after = after.max(self.low_water.since(keyed.hash) - 1);
-        let mut later = self.scans()?.later.younger(keyed, after);
-        Ok(later.next().map(|found| Follower {
+        let Some(later) = &mut self.scans()?.later else { return Ok(None) };
+        Ok(later.younger(keyed, after).next().map(|found| Follower {
             seq: found.row.seq,
             id: found.id,
             is_due: found.row.place == Place::Parked || found.row.available_at.is_none_or(|due| due <= now),
@@ -381,10 +382,11 @@ impl<'s> Keys<'s> {
     fn scans(&mut self) -> Result<&mut Scans<'s>, Error> {
         let scans = match self.scans.take() {
             Some(scans) => scans,
-            None => Scans {
-                ready: OfKey::open(self.deliveries, Part::Ready, self.snapshot)?,
-                later: OfKey::open(self.deliveries, Part::Later, self.snapshot)?,
-            },
+            None => {
+                let ready = OfKey::open(self.deliveries, Part::Ready, self.snapshot)?;
+                let mut later = OfKey::open(self.deliveries, Part::Later, self.snapshot)?;
+                Scans { ready, later: later.may_have_any().then_some(later) }
+            }
         };
         Ok(self.scans.insert(scans))
     }

@@ -96,6 +96,20 @@ impl<'t> OfKey<'t> {
         Messages(&mut self.0, keyed)
     }
 
+    /// True if the part may have messages, of whatever key: its index is more than one page, or has an entry. Of a message
+    /// that the snapshot has, the entry was there before.
+    pub fn may_have_any(&mut self) -> bool {
+        if self.0.index_pages() > 1 {
+            return true;
+        }
+        self.0.start([
+            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &i64::MIN),
+            Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &i64::MIN),
+            Key::new(2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT8LE, &i64::MAX),
+        ]);
+        self.0.step()
+    }
+
     /// The first of all keys with that hash, from number `since` on.
     pub fn first_of_hash(&mut self, hash: i64, since: i64) -> Option<Found<'_, Deliveries>> {
         self.0.start(between(hash, since, i64::MAX));

@@ -149,6 +149,13 @@ impl<'t, R: Read> Scan<'t, R> {
         }
     }
 
+    /// Pages of the index, but for the one that describes it.
+    pub(super) fn index_pages(&self) -> u32 {
+        // SAFETY: the index is open.
+        unsafe { pg_sys::RelationGetNumberOfBlocksInFork(self.index, pg_sys::ForkNumber::MAIN_FORKNUM) }
+            .saturating_sub(1)
+    }
+
     /// What holds the row that the scan is at.
     pub(super) fn slot(&self) -> *mut pg_sys::TupleTableSlot {
         self.slot
