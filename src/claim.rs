@@ -1,7 +1,7 @@
 //! Worker side, first half: `claim` leases the oldest ready messages, and never waits for anybody.
 
 use crate::argument::{self, Fault};
-use crate::batch::{Batch, Source, Wanted, Writes};
+use crate::batch::{Batch, Purpose, Source, Wanted, Writes};
 use crate::error::Error;
 use crate::floor::{self, Seen};
 use crate::settings;
@@ -117,8 +117,10 @@ fn look_at(
     let source =
         Source { deliveries: &tables.deliveries, envelopes: &tables.envelopes, rules, snapshot: &snapshot };
     let writes = if waits { Writes::OnceLeased } else { Writes::AtOnce };
-    let filled = Batch::new(wanted, source, now, writes, ready.start() <= 0, rows)?.fill(&waiting, &ready)?;
-    let next_end = ready.finish(Seen { reach: filled.ready, expiry: filled.expiry }, filled.wrote);
+    let batch = Batch::new(wanted, source, now, writes, ready.start() <= 0, Purpose::of(rows))?;
+    let filled = batch.fill(&waiting, &ready)?;
+    let expiry = filled.expiry.map_or(floor::NEVER, |end| end.0);
+    let next_end = ready.finish(Seen { reach: filled.ready, expiry }, filled.wrote);
     waiting.finish(Seen { reach: filled.due.map(|due| due.0), expiry: floor::NEVER }, filled.wrote);
     if filled.count > 0 {
         let taken = Found::Taken { count: filled.count, all: filled.count < size, more: filled.more };

@@ -5,7 +5,7 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
-use crate::keys;
+use crate::key_release;
 use crate::settings;
 use crate::store::lookup::{self, Lookup};
 use crate::store::low_water;
@@ -95,14 +95,14 @@ impl<'t> GoingBack<'t> {
     fn lock_before(&mut self, end: i64) -> Result<(), Error> {
         while let Some(seq) = self.to_lock.first().copied().filter(|seq| *seq < end) {
             self.to_lock.remove(&seq);
-            self.locked.extend(keys::lock_leased(self.deliveries, seq)?);
+            self.locked.extend(key_release::lock_leased(self.deliveries, seq)?);
         }
         Ok(())
     }
 
     fn finish(mut self) -> Result<(), Error> {
         self.lock_before(i64::MAX)?;
-        keys::park_locked(self.deliveries, &Latest::push(), self.locked)
+        key_release::park_locked(self.deliveries, &Latest::push(), self.locked)
     }
 }
 
@@ -136,7 +136,7 @@ fn revive(
             transaction::touched(seq)?;
             transaction::will_be_ready(row.topic, seq)?;
             if let Some(keyed) = row.keyed().filter(|_| sends_back) {
-                going_back.to_lock.extend(keys::leased_after(deliveries, keyed, seq)?);
+                going_back.to_lock.extend(key_release::leased_after(deliveries, keyed, seq)?);
             }
             return Ok(true);
         }

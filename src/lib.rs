@@ -40,7 +40,12 @@ mod status;
 mod topic;
 
 mod batch;
+mod candidates;
+mod deaths;
+mod key_release;
 mod keys;
+mod take;
+mod verdict;
 
 mod error;
 mod settings;

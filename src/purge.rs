@@ -1,8 +1,9 @@
 //! Clean-up: deletes what is over and past its retention, and records the deaths that nobody has met.
 
 use crate::argument;
+use crate::deaths::Deaths;
 use crate::error::Error;
-use crate::keys::{self, Ended};
+use crate::key_release::Ended;
 use crate::settings;
 use crate::store::lookup::first_appended_since;
 use crate::store::of_key::Keyed;
@@ -19,7 +20,6 @@ use crate::store::{arrival, looks, totals};
 use pgrx::datum::{DatumWithOid, FromDatum, IntoDatum};
 use pgrx::spi::Spi;
 use std::cell::RefCell;
-use std::collections::HashSet;
 
 const DELIVERED: &str = include_str!("queries/purge_delivered.sql");
 const HALVES: &str = include_str!("queries/purge_halves.sql");
@@ -248,9 +248,8 @@ fn record_deaths(limit: i32) -> Result<i64, Error> {
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&topics, &snapshot);
     let mut scan = InOrder::from(&deliveries, &snapshot, None, 0)?;
-    let (mut deaths, mut sent_back) = (0, HashSet::new());
-    let mut ended = Ended::new(&deliveries);
-    while deaths < limit {
+    let (mut met, mut deaths) = (0, Deaths::new(&deliveries, &snapshot, now));
+    while met < limit {
         server::check_for_interrupts();
         let Some(found) = scan.next() else { break };
         let row = found.row;
@@ -262,15 +261,11 @@ fn record_deaths(limit: i32) -> Result<i64, Error> {
         if !row.has_expired_for_good(now, settings::max_attempts(&topic)) {
             continue;
         }
-        deaths += 1;
-        if keys::bury(&deliveries, &snapshot, found.id, &row, &mut rules, &mut sent_back, now)?.is_err() {
-            continue;
-        }
-        if let Some(keyed) = row.keyed().filter(|_| !topic.blocks_when_dead()) {
-            ended.add(keyed, row.seq)?;
-        }
+        met += 1;
+        // One that somebody is changing is left.
+        deaths.exhaust(found.id, &row, &mut rules)?.ok();
     }
-    ended.unblock(Wait::No)?;
+    deaths.finish()?;
     looks::looked_for_deaths(meter.read())?;
     Ok(0)
 }

@@ -6,7 +6,7 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
-use crate::keys::{self, Ended};
+use crate::key_release::{self, Ended};
 use crate::store::lookup::Lookup;
 use crate::store::low_water;
 use crate::store::record::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
@@ -149,7 +149,7 @@ fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
                         ended.add(keyed, seq)?;
                         ended.unblock(Wait::Yes)?;
                     }
-                    _ => keys::send_back(&deliveries, keyed, seq)?,
+                    _ => key_release::send_back(&deliveries, keyed, seq)?,
                 }
             }
             return Ok(Some(Settled { place: row.place, leased_until: row.leased_until }));

@@ -6,7 +6,7 @@
 
 use crate::argument::{self, Fault};
 use crate::error::Error;
-use crate::keys;
+use crate::key_release;
 use crate::settings::range;
 use crate::store::json::Value;
 use crate::store::record::Topics;
@@ -61,7 +61,7 @@ pub fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<
     if changed(SET_TOPIC, &[topic.into(), settings.into()])? {
         look_again(topic)?;
         if unblocks {
-            keys::unblock_topic(&Table::open(Access::Write)?, topic)?;
+            key_release::unblock_topic(&Table::open(Access::Write)?, topic)?;
         }
     }
     Ok(())
