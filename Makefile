@@ -44,6 +44,9 @@ isolation:     ## isolation specs on a throw-away cluster; TESTS='…' for some
 cluster: install ## tests with throw-away clusters of their own; TESTS='-k restart' for some
 	@$(DEV) $(PYTHON) -m pytest tests/cluster $(TESTS)
 
+clients: install ## the contract's cases through the drivers of ten languages; ARGS="--drivers 'psycopg 3'" for some
+	@$(DEV) $(PYTHON) clients/contract/run.py --no-install $(if $(ARGS),$(ARGS),--write)
+
 demo:          ## see it work
 	@$(DEV) $(PYTHON) demo/run.py
 
@@ -71,5 +74,5 @@ distclean:     ## remove what was compiled and what was set up for it
 	rm -rf "$$($(PYTHON) dev/setup.py --area)" target
 
 .PHONY: all help build install package installcheck test check-format check-lint check units regress \
-        isolation cluster demo demo-stop torture bench bench-full compare \
+        isolation cluster clients demo demo-stop torture bench bench-full compare \
         clean distclean

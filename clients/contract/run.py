@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""The contract through real drivers.
+
+    python3 clients/contract/run.py                     every driver in every mode; a table
+    python3 clients/contract/run.py --short             two drivers, the quick cases
+    python3 clients/contract/run.py --drivers 'psycopg 3,pg' --classes claim,key --modes typed
+    python3 clients/contract/run.py --write             and write the table into docs/clients/drivers.md
+
+One line of JSON per case goes to contract.jsonl in the build area. The exit code says whether all is well.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "dev"))
+import build  # noqa: E402
+import drivers  # noqa: E402
+import setup  # noqa: E402
+import suite  # noqa: E402
+import table  # noqa: E402
+from pooler import Pooler  # noqa: E402
+from server import Server  # noqa: E402
+from tools import Hole  # noqa: E402
+
+CONF = {"listen_addresses": "127.0.0.1", "max_prepared_transactions": 20, "max_connections": 200}
+AT_ONCE = 4  # jobs; most of their time is waiting
+
+
+class Suite:
+    def __init__(self, server, arguments):
+        self.server = server
+        self.classes = suite.load(arguments.short)
+        if arguments.classes:
+            self.classes = {name: self.classes[name] for name in arguments.classes.split(",")}
+        self.report = open(setup.area() / "contract.jsonl", "w")
+        self.poolers = {}
+        self.lock = threading.Lock()
+
+    def pooler(self, name):
+        with self.lock:
+            if name not in self.poolers:
+                try:
+                    self.poolers[name] = Pooler(self.server, name)
+                except Hole as hole:
+                    self.poolers[name] = hole
+            if isinstance(self.poolers[name], Hole):
+                raise self.poolers[name]
+            return self.poolers[name]
+
+    def job(self, number, driver, label, runner):
+        """All cases through one driver in one mode: a list of results."""
+        mode = driver.modes[label]
+        command, environment = runner
+        name = f"j{number}"
+        pooler = self.pooler(mode["through"]) if "through" in mode else None
+        port = pooler.port if pooler else self.server.port
+        with self.lock:
+            self.server.createdb(name, extension="outbox")
+        here = {"PGHOST": "127.0.0.1", "PGPORT": str(port), "PGUSER": "postgres", "PGDATABASE": name}
+        age = (HERE / "age.sql").read_text()
+        with open(setup.area() / "contract.log", "ab") as log:
+            run = suite.Run(
+                name,
+                lambda: suite.Session(command, mode, {**environment, **here}, log),
+                suite.Dialect(driver.style, mode),
+                lambda seconds: self.server.psql(age.replace("{seconds}", str(seconds)), dbname=name),
+            )
+            started = time.monotonic()
+            results = []
+            for result in run.run(self.classes):
+                key = next((k for k in (f"{label}/{result['case']}", result["case"], result["class"]) if k in driver.differs), None)
+                result = {"driver": driver.name, "mode": label, **result, "differs": driver.differs.get(key)}
+                results.append(result)
+                with self.lock:
+                    self.report.write(json.dumps(result, ensure_ascii=False) + "\n")
+                    if not result["ok"] and not result["differs"]:
+                        print(f"{driver.name}, {label}: {result['class']}: {result['case']}\n    {result['why']}", flush=True)
+        bad = sum(not r["ok"] and not r["differs"] for r in results)
+        print(f"{driver.name:15} {label:24} {len(results)} cases, {bad} failed, {time.monotonic() - started:5.1f} s", flush=True)
+        return results
+
+    def close(self):
+        self.report.close()
+        for pooler in self.poolers.values():
+            if isinstance(pooler, Pooler):
+                pooler.close()
+
+
+def prepared(chosen, environment):
+    """{driver: (command, environment)} and {driver: why not}."""
+    ready, holes = {}, {}
+    for driver in chosen:
+        try:
+            ready[driver] = driver.prepare(environment)
+        except Hole as hole:
+            holes[driver.name] = str(hole)
+            print(f"{driver.name}: {hole}", flush=True)
+    return ready, holes
+
+
+def run(arguments):
+    environment = setup.prepare()
+    names = arguments.drivers.split(",") if arguments.drivers else None
+    chosen = [d for d in drivers.DRIVERS if (d.name in names if names else d.short or not arguments.short)]
+    ready, holes = prepared(chosen, environment)
+    labels = {d: arguments.modes.split("/") if arguments.modes else d.short if arguments.short else list(d.modes) for d in ready}
+    results = []
+    with Server(conf=CONF) as server:
+        tested = Suite(server, arguments)
+        try:
+            jobs = [(driver, label) for driver in ready for label in labels[driver] if label in driver.modes]
+            jobs.sort(key=lambda job: job[1])
+            with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+                futures = {pool.submit(tested.job, n, d, label, ready[d]): (d, label) for n, (d, label) in enumerate(jobs)}
+                for future, (driver, label) in futures.items():
+                    try:
+                        results += future.result()
+                    except Hole as hole:
+                        holes[f"{driver.name}, {label}"] = str(hole)
+        finally:
+            tested.close()
+    return results, holes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="two drivers, the quick cases")
+    parser.add_argument("--drivers", help="names between commas")
+    parser.add_argument("--classes", help="names between commas")
+    parser.add_argument("--modes", help="labels between slashes")
+    parser.add_argument("--no-install", action="store_true", help="the extension is installed")
+    parser.add_argument("--write", action="store_true", help="write the table into the docs")
+    arguments = parser.parse_args()
+    if not arguments.no_install:
+        build.install()
+    started = time.monotonic()
+    results, holes = run(arguments)
+    print(table.text(results, holes))
+    if arguments.write:
+        table.write(results, holes)
+    bad = [r for r in results if not r["ok"] and not r["differs"]]
+    healed = sorted({(r["driver"], r["mode"], r["case"]) for r in results if r["ok"] and r["differs"]})
+    passed = sum(r["ok"] for r in results)
+    print(f"{time.monotonic() - started:.0f} s; {len(healed)} passed that were not expected to")
+    print(f"{passed} passed, {len(bad) + len(holes)} failed")
+    return 1 if bad or holes or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(setup.friendly(main))

@@ -1,0 +1,85 @@
+"""Runner for pg8000. Mode: prepare."""
+
+import datetime
+import json
+import os
+import sys
+import uuid
+
+import pg8000.exceptions
+import pg8000.native
+
+mode = json.loads(sys.argv[1])
+connection = pg8000.native.Connection(
+    os.environ["PGUSER"], host=os.environ["PGHOST"], port=int(os.environ["PGPORT"]), database=os.environ["PGDATABASE"]
+)
+connection.register_in_adapter(3802, str)  # jsonb as text keeps all digits of numbers
+prepared = {}
+
+
+class Json(str):
+    """A parameter that is JSON already."""
+
+
+connection.register_out_adapter(Json, str)
+
+
+def parameter(type, value):
+    if value is None or type == "text":
+        return value
+    if type == "uuid":
+        return uuid.UUID(value)
+    if type == "uuid[]":
+        return [parameter("uuid[]" if isinstance(item, list) else "uuid", item) for item in value]
+    if type == "timestamptz" and "infinity" not in value:
+        return datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return Json(value) if type == "jsonb" else value
+
+
+def plain(value):
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    return value
+
+
+def execute(request):
+    parameters = {f"p{i}": parameter(*p) for i, p in enumerate(request["params"])}
+    sql = request["sql"]
+    for i in range(len(parameters), 0, -1):
+        sql = sql.replace(f"${i}", f":p{i - 1}")
+    if mode.get("prepare"):
+        if sql not in prepared:
+            prepared[sql] = connection.prepare(sql)
+        rows, columns = prepared[sql].run(**parameters), prepared[sql].columns
+    else:
+        rows, columns = connection.run(sql, **parameters), connection.columns
+    names = [column["name"] for column in columns or []]
+    return {"columns": names, "rows": [[plain(value) for value in row] for row in rows or []]}
+
+
+def answer(request):
+    if "do" in request:
+        connection.run(request["do"])
+        return {"columns": [], "rows": []}
+    if "batch" not in request:
+        return execute(request)
+    connection.run("BEGIN")
+    try:
+        results = [execute(inner) for inner in request["batch"]]
+        connection.run("COMMIT")
+        return {"results": results}
+    except Exception:
+        connection.run("ROLLBACK")
+        raise
+
+
+for line in sys.stdin:
+    try:
+        said = answer(json.loads(line))
+    except pg8000.exceptions.DatabaseError as error:
+        said = {"error": error.args[0].get("C", "client"), "message": str(error.args[0].get("M"))}
+    except (pg8000.exceptions.InterfaceError, ValueError, TypeError, AttributeError) as error:
+        said = {"error": "client", "message": str(error)}
+    print(json.dumps(said), flush=True)
