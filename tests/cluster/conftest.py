@@ -50,7 +50,7 @@ PROCEDURES = {"wait"}
 def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=3, help="crashes in test_crash.py")
     parser.addoption("--seconds", type=int, default=20, help="length of the run in test_model.py")
-    parser.addoption("--tools", default="vacuum,reindex", help="beside the load of test_torture.py; or vacuum,repack")
+    parser.addoption("--tools", default="vacuum,reindex,repack", help="beside the load of test_torture.py")
     parser.addoption("--seed", type=int, default=None, help="of the random choices; else a new one")
 
 
