@@ -24,16 +24,16 @@ test:          ## everything: format, lint, standing checks, units, regress, iso
 	@$(PYTHON) dev/test.py
 
 check-format:  ## rustfmt
-	@$(DEV) cargo fmt --check
+	@$(DEV) cargo fmt --all --check
 
 check-lint:    ## clippy, warnings are errors
-	@$(DEV) sh -c 'cargo clippy --all-targets --no-default-features --features pg$$PG -- -D warnings'
+	@$(DEV) sh -c 'cargo clippy --workspace --all-targets --no-default-features --features pg$$PG -- -D warnings'
 
 check:         ## standing checks of the source and the install script
 	@$(PYTHON) dev/check.py
 
-units:         ## unit and property tests of the pure modules
-	@$(DEV) sh -c 'cargo test --no-default-features --features pg$$PG'
+units:         ## unit and property tests of the rules
+	@$(DEV) cargo test --package outbox-rules
 
 regress:       ## regression tests on a throw-away cluster; TESTS='append claim' for some
 	@$(PYTHON) dev/regress.py --only regress $(TESTS)

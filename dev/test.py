@@ -34,11 +34,11 @@ def succeeds(*command):
 
 
 def check_format():
-    return succeeds("cargo", "fmt", "--check")
+    return succeeds("cargo", "fmt", "--all", "--check")
 
 
 def check_lint():
-    return succeeds("cargo", "clippy", "--all-targets", *features(), "--", "-D", "warnings")
+    return succeeds("cargo", "clippy", "--workspace", "--all-targets", *features(), "--", "-D", "warnings")
 
 
 def install():
@@ -47,8 +47,8 @@ def install():
 
 
 def units():
-    """Pure units and property tests; they link no PostgreSQL and need no server."""
-    command = ["cargo", "test", *features()]
+    """Unit and property tests of the rules; they link no PostgreSQL and need no server."""
+    command = ["cargo", "test", "--package", "outbox-rules"]
     process = subprocess.Popen(
         command, cwd=setup.CHECKOUT, env=environment(), stdout=subprocess.PIPE, text=True
     )

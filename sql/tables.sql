@@ -1,9 +1,9 @@
 -- A message has two halves with opposite lives. Its envelope is written once and never changes; its delivery
 -- changes a few times and is then over, leaving a receipt. What is wide is append-only, what changes is narrow.
 --
--- src/store/shape.rs reads this file, to find out whether somebody has changed a table.
+-- src/pg/shape.rs reads this file, to find out whether somebody has changed a table.
 -- No foreign keys, no CHECK that a user's input can reach (it would print the payload), no triggers.
--- The first is the envelope, because who locks several begins with it: DROP EXTENSION too. See src/store/table.rs.
+-- The first is the envelope, because who locks several begins with it: DROP EXTENSION too. See src/pg/table.rs.
 -- Names are compared bytewise (collation "C"), so that no upgrade of a collation library can break an index.
 
 CREATE TABLE outbox.envelope (
@@ -132,7 +132,7 @@ CREATE TYPE outbox.claimed AS (
 );
 
 -- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + place in the call.
--- Beyond the maximum a number would not fit a token. src/store/arrival.rs refuses a sequence of another shape.
+-- Beyond the maximum a number would not fit a token. src/tables/number.rs refuses a sequence of another shape.
 CREATE SEQUENCE outbox.arrival AS pg_catalog.int8 MINVALUE 1 MAXVALUE 1125899906842623 CACHE 1 NO CYCLE;
 
 COMMENT ON SEQUENCE outbox.arrival IS 'Arrival order: one value numbers up to 1024 messages of one call. Private.';

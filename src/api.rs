@@ -6,13 +6,16 @@
 #![allow(clippy::result_large_err)]
 
 use crate::error::Error;
-use crate::store::passing::passing;
-use crate::store::privileges;
-use crate::store::procedure::Call;
-use crate::store::rows::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
-use crate::store::server;
-use crate::store::value::{Json, Text, Time, UuidArray, uuid};
-use crate::{access, append, claim, cloudevent, dead_letter, inbox, purge, settle, stats, status, topic};
+use crate::functions::{
+    append, claim, cloudevent, consume_once, grant_access, purge, set_topic, stats, status,
+};
+use crate::pg::call::Call;
+use crate::pg::datum::{Json, Text, Time, UuidArray, uuid};
+use crate::pg::error_report::passing;
+use crate::pg::server;
+use crate::queue::result::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
+use crate::queue::{answer, revive};
+use crate::tables::privileges;
 use pgrx::Uuid;
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -81,7 +84,7 @@ fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) -> R
 
 #[pg_extern(sql = false)]
 fn complete(token: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.complete()", || settle::complete(token.map(uuid)))
+    writing(c"outbox.complete()", || answer::complete(token.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
@@ -89,7 +92,7 @@ fn complete_batch<'fcx>(
     tokens: Option<UuidArray>,
     caller: Caller<'fcx>,
 ) -> Result<AnswerRows<'fcx>, ErrorReport> {
-    writing(c"outbox.complete_batch()", || settle::complete_batch(tokens, caller))
+    writing(c"outbox.complete_batch()", || answer::complete_batch(tokens, caller))
 }
 
 #[pg_extern(sql = false)]
@@ -98,32 +101,32 @@ fn fail(
     error: Option<Text<'_>>,
     retry_at: Option<Time>,
 ) -> Result<Option<String>, ErrorReport> {
-    writing(c"outbox.fail()", || Ok(settle::fail(token.map(uuid), error, retry_at)?.map(String::from)))
+    writing(c"outbox.fail()", || Ok(answer::fail(token.map(uuid), error, retry_at)?.map(String::from)))
 }
 
 #[pg_extern(sql = false)]
 fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.abandon()", || settle::abandon(token.map(uuid), error))
+    writing(c"outbox.abandon()", || answer::abandon(token.map(uuid), error))
 }
 
 #[pg_extern(sql = false)]
 fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, ErrorReport> {
-    writing(c"outbox.extend()", || settle::extend(token.map(uuid), lease_seconds))
+    writing(c"outbox.extend()", || answer::extend(token.map(uuid), lease_seconds))
 }
 
 #[pg_extern(sql = false)]
 fn release(token: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.release()", || settle::release(token.map(uuid)))
+    writing(c"outbox.release()", || answer::release(token.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.consume_once()", || inbox::consume_once(consumer, message_id.map(uuid)))
+    writing(c"outbox.consume_once()", || consume_once::consume_once(consumer, message_id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn retry_dead(id: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.retry_dead()", || dead_letter::retry_dead(id.map(uuid)))
+    writing(c"outbox.retry_dead()", || revive::retry_dead(id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
@@ -133,22 +136,22 @@ fn redrive(
     max_messages: Option<i32>,
     dry_run: Option<bool>,
 ) -> Result<i64, ErrorReport> {
-    writing(c"outbox.redrive()", || dead_letter::redrive(topic, r#type, max_messages, dry_run))
+    writing(c"outbox.redrive()", || revive::redrive(topic, r#type, max_messages, dry_run))
 }
 
 #[pg_extern(sql = false)]
 fn pause(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.pause()", || topic::pause(topic))
+    writing(c"outbox.pause()", || set_topic::pause(topic))
 }
 
 #[pg_extern(sql = false)]
 fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.resume()", || topic::resume(topic))
+    writing(c"outbox.resume()", || set_topic::resume(topic))
 }
 
 #[pg_extern(sql = false)]
 fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.set_topic()", || topic::set_topic(topic, settings))
+    writing(c"outbox.set_topic()", || set_topic::set_topic(topic, settings))
 }
 
 #[pg_extern(sql = false)]
@@ -158,12 +161,12 @@ fn cloudevent(id: Option<Uuid>) -> Result<Option<Json<'static>>, ErrorReport> {
 
 #[pg_extern(sql = false)]
 fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.grant_access()", || access::grant_access(role_name, capability))
+    writing(c"outbox.grant_access()", || grant_access::grant_access(role_name, capability))
 }
 
 #[pg_extern(sql = false)]
 fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.revoke_access()", || access::revoke_access(role_name, capability))
+    writing(c"outbox.revoke_access()", || grant_access::revoke_access(role_name, capability))
 }
 
 /// A trigger; what it answers means nothing.

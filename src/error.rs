@@ -1,6 +1,6 @@
 //! Every error of the extension and its SQLSTATE (contract section 2). Database errors pass through with their own.
 
-use crate::argument::{ARRAY_ELEMENTS, Fault, NAME_BYTES};
+use crate::rules::argument::{ARRAY_ELEMENTS, Fault, NAME_BYTES};
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 use std::ffi::CStr;

@@ -14,56 +14,21 @@
 //! 6. `retry_dead` and `redrive` give dead messages another life. `consume_once` makes a second delivery harmless.
 //! 7. `purge`, by hand or by the background worker, deletes what is over and past its retention.
 //!
-//! Messages of one key follow each other: `keys.rs` says how.
+//! Messages of one key follow each other: `queue/key.rs` says how.
 //!
-//! Who may use whom: lib -> api, worker, settings; api and worker -> operations (append, claim, settle, dead_letter,
-//! inbox, topic, purge, stats, status, notify), which never use each other; operations -> batch, keys, store, pure
-//! modules, settings, wake, error; batch -> keys, store, pure modules, settings, error; keys -> store, error; settings ->
-//! store; store -> error, argument, board, floor, formats, jsonb_text, places, rules, waiters.
-//! The pure modules (argument, backoff, board, floor, formats, jsonb_text, places, receipt, rules, token, waiters) use
-//! no pgrx, and of ours only each other.
+//! Who may use whom: lib -> api, worker -> functions -> queue -> settings -> shmem -> tables -> pg -> error -> rules.
 
 mod api;
+mod error;
+mod functions;
+mod pg;
+mod queue;
+mod settings;
+mod shmem;
+mod tables;
 mod worker;
 
-mod access;
-mod append;
-mod claim;
-mod cloudevent;
-mod dead_letter;
-mod inbox;
-mod notify;
-mod purge;
-mod settle;
-mod stats;
-mod status;
-mod topic;
-
-mod batch;
-mod candidates;
-mod deaths;
-mod key_release;
-mod keys;
-mod take;
-mod verdict;
-
-mod error;
-mod settings;
-mod store;
-mod wake;
-
-mod argument;
-mod backoff;
-mod board;
-mod floor;
-mod formats;
-mod jsonb_text;
-mod places;
-mod receipt;
-mod rules;
-mod token;
-mod waiters;
-
+use outbox_rules as rules;
 use pgrx::prelude::*;
 
 pgrx::pg_module_magic!(name, version);
@@ -76,8 +41,8 @@ extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["v
 
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    store::passing::without_backtraces();
+    pg::error_report::without_backtraces();
     settings::register();
     worker::register();
-    store::commit::register();
+    shmem::commit::register();
 }

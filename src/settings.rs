@@ -2,9 +2,9 @@
 //!
 //! Where a topic may override a setting, the accessor takes what operators have set for the topic.
 
-use crate::store::listeners;
-use crate::store::record::TopicRow;
-use crate::store::server;
+use crate::pg::server;
+use crate::shmem;
+use crate::tables::row::TopicRow;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
 
@@ -100,7 +100,7 @@ pub fn purges(database: &str) -> bool {
 
 /// Whether commits are announced by NOTIFY.
 pub fn notify() -> bool {
-    listeners::ENABLED.get()
+    shmem::notify::ENABLED.get()
 }
 
 /// Defines all settings and reserves their prefix.
@@ -200,7 +200,7 @@ pub fn register() {
         c"outbox.notify",
         c"Announces by NOTIFY that there are messages to claim.",
         c"On channel outbox, with the topic as payload, sent by a background worker after the commit.",
-        &listeners::ENABLED,
+        &shmem::notify::ENABLED,
         Sighup,
         GucFlags::empty(),
     );

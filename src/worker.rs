@@ -9,11 +9,12 @@
 //! The optional notifier, one per database, started by a commit that finds none: it sends the NOTIFYs and ends when
 //! there was nothing to tell for a while, or somebody wants the database for himself.
 
-use crate::purge::{self, Purged};
-use crate::store::listeners::Notifier;
-use crate::store::value::Time;
-use crate::store::{catalog, process, rights, server};
-use crate::{notify, settings};
+use crate::functions::purge::{self, Purged};
+use crate::pg::datum::Time;
+use crate::pg::{background, server};
+use crate::shmem::notify::Notifier;
+use crate::tables::{access, catalog};
+use crate::{queue, settings};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -51,15 +52,15 @@ const LINGER: i32 = 60;
 /// How soon the notifier makes way for a DROP DATABASE, in seconds.
 const MAKE_WAY: i32 = 1;
 
-process::entry_point!(outbox_launcher_main, launcher);
-process::entry_point!(outbox_purge_main, purge_database);
-process::entry_point!(outbox_notifier_main, notify_database);
+background::entry_point!(outbox_launcher_main, launcher);
+background::entry_point!(outbox_purge_main, purge_database);
+background::entry_point!(outbox_notifier_main, notify_database);
 
 fn launcher(_: pg_sys::Datum) {
-    process::start(None);
+    background::start(None);
     let mut last: Option<Time> = None;
     loop {
-        process::reload_if_requested();
+        background::reload_if_requested();
         let interval = settings::purge_interval_seconds();
         let now = server::clock();
         // A clock that was set back: the last round was long ago.
@@ -76,13 +77,13 @@ fn launcher(_: pg_sys::Datum) {
 }
 
 fn visit_all() {
-    let mut databases = process::databases();
+    let mut databases = background::databases();
     databases.retain(|database| settings::purges(&database.name));
     let share =
         settings::purge_interval_seconds() / i32::try_from(databases.len()).unwrap_or(i32::MAX).max(1);
     for database in databases {
-        process::reload_if_requested();
-        if !process::run_and_wait(PURGE, "outbox_purge_main", &database, share.max(VISIT).unsigned_abs()) {
+        background::reload_if_requested();
+        if !background::run_and_wait(PURGE, "outbox_purge_main", &database, share.max(VISIT).unsigned_abs()) {
             pgrx::log!(
                 "outbox: no free background worker slot for database \"{}\"; trying again in {} s",
                 database.name,
@@ -93,18 +94,18 @@ fn visit_all() {
 }
 
 fn purge_database(argument: pg_sys::Datum) {
-    let (database, share) = process::database_and_number(argument);
-    process::start(Some(database));
+    let (database, share) = background::database_and_number(argument);
+    background::start(Some(database));
     let began = Instant::now();
-    if process::transaction(c"looking for the extension", catalog::installed_version).is_none() {
+    if background::transaction(c"looking for the extension", catalog::installed_version).is_none() {
         return;
     }
     loop {
-        process::reload_if_requested();
-        let purge = || rights::act_as_owner().and_then(|()| purge::purge(Some(BATCH)));
-        match process::transaction(c"outbox purge", purge) {
+        background::reload_if_requested();
+        let purge = || access::act_as_owner().and_then(|()| purge::purge(Some(BATCH)));
+        match background::transaction(c"outbox purge", purge) {
             Ok(Purged { messages: 0, markers: 0 }) => return,
-            Ok(_) if process::database_is_wanted() => return,
+            Ok(_) if background::database_is_wanted() => return,
             Ok(_) if began.elapsed() >= Duration::from_secs(share.into()) => return,
             Ok(_) => {}
             Err(error) => return ErrorReport::from(error).report(pgrx::PgLogLevel::WARNING),
@@ -113,15 +114,15 @@ fn purge_database(argument: pg_sys::Datum) {
 }
 
 fn notify_database(database: pg_sys::Datum) {
-    process::start(Some(pg_sys::Oid::from(database.value() as u32)));
+    background::start(Some(pg_sys::Oid::from(database.value() as u32)));
     let begin = || catalog::installed_version().and_then(|_| Notifier::begin());
-    let Some(notifier) = process::transaction(c"outbox notifier begins", begin) else { return };
+    let Some(notifier) = background::transaction(c"outbox notifier begins", begin) else { return };
     let (mut told, mut heard) = (Time(i64::MIN), server::clock());
     // Whatever was due before is told first.
     let mut next = Some(told);
     loop {
-        process::reload_if_requested();
-        if !settings::notify() || process::database_is_wanted() {
+        background::reload_if_requested();
+        if !settings::notify() || background::database_is_wanted() {
             return;
         }
         let news = notifier.take();
@@ -132,10 +133,10 @@ fn notify_database(database: pg_sys::Datum) {
         let is_due = next.is_some_and(|next| next <= now);
         if is_due || !news.is_empty() {
             let round = || match catalog::installed_version() {
-                Some(_) => notify::notify(&notifier, &news, told, now).map(Some),
+                Some(_) => queue::notify::notify(&notifier, &news, told, now).map(Some),
                 None => Ok(None),
             };
-            match process::transaction(c"outbox notify", round) {
+            match background::transaction(c"outbox notify", round) {
                 Ok(Some(next_due)) => next = next_due,
                 Ok(None) => return,
                 Err(error) => return ErrorReport::from(error).report(pgrx::PgLogLevel::WARNING),

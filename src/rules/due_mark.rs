@@ -1,6 +1,6 @@
-//! The due mark of a topic, or of all: no delivery waits for a time before it. Pure; `store/looks.rs` keeps it.
+//! The due mark of a topic, or of all: no delivery waits for a time before it. Pure; `shmem/floor.rs` keeps it.
 //!
-//! It is to the index of waiting deliveries what the low-water mark is to numbers, see `low_water.rs`, and kept right in
+//! It is to the index of waiting deliveries what the low-water mark is to numbers, see `rules/low_water.rs`, and kept right in
 //! the same way: a session that makes a delivery wait publishes the time as entering, then notes it here; a raise sets
 //! its target, then reads what is entering, then takes its snapshot. There are no survivors: a delivery that is due and
 //! not leased holds it, and a time noted below the target lowers it. Times noted are those of now, so that costs little.

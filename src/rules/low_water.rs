@@ -1,5 +1,5 @@
 //! The low-water mark of an installation: below it every delivery is over, but for the *survivors* it lists. Pure;
-//! `store/low_water.rs` keeps it.
+//! `shmem/low_water.rs` keeps it.
 //!
 //! While a snapshot is held, what is over cannot be removed from any index. Look-ups by key, sweeps, counts, redrive and
 //! purge start at the mark and look the survivors up, so what they cost does not grow with what was delivered before.

@@ -1,0 +1,321 @@
+//! Worker side, second half: every answer to a lease. `complete`, `fail`, `abandon`, `extend`, `release`.
+//!
+//! An answer counts only while its token's lease is the message's current one; else it changes nothing and says so.
+//! It waits for a transaction that is changing the row and then judges by what that one left. In Rust because it must
+//! judge by the latest state in every isolation level: SQL under REPEATABLE READ would call a new lease stale.
+
+use crate::error::Error;
+use crate::pg::datum::{Numbers, Text, Time, UuidArray};
+use crate::pg::server;
+use crate::pg::snapshot::Latest;
+use crate::pg::table::{Access, Outcome, Table, Wait};
+use crate::queue::key_release::{self, Ended};
+use crate::queue::result::{AnswerRows, Caller};
+use crate::rules::argument::{self, Fault};
+use crate::rules::{backoff, receipt, token};
+use crate::shmem::counters::Event;
+use crate::shmem::pending;
+use crate::tables::access::{self, Right};
+use crate::tables::find::Lookup;
+use crate::tables::row::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
+use crate::tables::topic::TopicRules;
+use crate::{settings, shmem};
+use uuid::Uuid;
+
+/// Longest error text that is kept, in bytes.
+const ERROR_BYTES: i32 = 8192;
+
+/// Delivered, if the lease is current.
+pub fn complete(token: Option<Uuid>) -> Result<bool, Error> {
+    let token = argument::required("token", token)?;
+    Ok(complete_all(&[token])?[0])
+}
+
+/// Delivered, each token for itself: rows of token and answer in input order. A repeated token is true once.
+pub fn complete_batch<'fcx>(
+    tokens: Option<UuidArray>,
+    caller: Caller<'fcx>,
+) -> Result<AnswerRows<'fcx>, Error> {
+    let tokens = argument::required("tokens", tokens)?;
+    argument::array("tokens", tokens.dimensions, tokens.length)?;
+    let tokens: Option<Vec<Uuid>> = tokens.elements.into_iter().collect();
+    let tokens = tokens.ok_or(Fault::NullElement("tokens"))?;
+    let mut rows = caller.answer_rows()?;
+    for (token, completed) in tokens.iter().zip(complete_all(&tokens)?) {
+        rows.push(*token, completed);
+    }
+    Ok(rows)
+}
+
+/// The message's new state, or None if the lease is not current.
+pub fn fail(
+    token: Option<Uuid>,
+    error: Option<Text<'_>>,
+    retry_at: Option<Time>,
+) -> Result<Option<&'static str>, Error> {
+    let token = argument::required("token", token)?;
+    if retry_at.is_some_and(|time| !time.is_finite()) {
+        return Err(Fault::NotFinite("retry_at").into());
+    }
+    let answer = Answer::Fail { error: error.map(|text| text.cut(ERROR_BYTES)), retry_at };
+    Ok(settle(token, answer)?.map(|settled| match settled.place {
+        Place::Dead => "dead",
+        Place::Ready | Place::Waiting | Place::Parked => "waiting",
+    }))
+}
+
+/// Dead now, if the lease is current.
+pub fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, Error> {
+    let token = argument::required("token", token)?;
+    let error = error.map(|text| text.cut(ERROR_BYTES));
+    Ok(settle(token, Answer::Abandon { error })?.is_some())
+}
+
+/// The lease's new end, or None if it is not current.
+pub fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, Error> {
+    let token = argument::required("token", token)?;
+    if let Some(seconds) = lease_seconds {
+        argument::within("lease_seconds", seconds, argument::LEASE_SECONDS)?;
+    }
+    Ok(settle(token, Answer::Extend { lease_seconds })?.and_then(|settled| settled.leased_until))
+}
+
+/// Ready again at once, its attempt uncounted, if the lease is current.
+pub fn release(token: Option<Uuid>) -> Result<bool, Error> {
+    let token = argument::required("token", token)?;
+    Ok(settle(token, Answer::Release)?.is_some())
+}
+
+enum Answer<'a> {
+    Fail { error: Option<Text<'a>>, retry_at: Option<Time> },
+    Abandon { error: Option<Text<'a>> },
+    Extend { lease_seconds: Option<i32> },
+    Release,
+}
+
+/// What an accepted answer left.
+struct Settled {
+    place: Place,
+    leased_until: Option<Time>,
+}
+
+fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let topics = Table::<Topics>::open(Access::Read)?;
+    let Some((seq, lease)) = token::decode(token) else { return Ok(None) };
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let mut scan = Lookup::open(&deliveries, &snapshot)?;
+        let Some(found) = scan.find(seq).filter(|found| found.row.holds(lease)) else {
+            count_stale(&[seq])?;
+            return Ok(None);
+        };
+        let mut row: Delivery<'_> = found.row;
+        access::topics(Right::Worker)?.check(row.topic)?;
+        let mut rules = TopicRules::new(&topics, &snapshot);
+        let topic = rules.of(row.topic)?;
+        let now = server::clock();
+        match answer {
+            Answer::Fail { error, .. } if row.attempts >= settings::max_attempts(&topic) => {
+                row.die(now, error)
+            }
+            Answer::Fail { error, retry_at } => {
+                let (first, longest) =
+                    (settings::backoff_seconds(&topic), settings::backoff_max_seconds(&topic));
+                let backoff = backoff::delay(row.attempts, first, longest);
+                let due = retry_at.unwrap_or_else(|| now.plus_micros(backoff)).max(now);
+                row.wait_until(due, error);
+            }
+            Answer::Abandon { error } => row.die(now, error),
+            Answer::Extend { lease_seconds } => {
+                let seconds = lease_seconds.unwrap_or_else(|| settings::lease_seconds(&topic));
+                row.leased_until = Some(now.plus_seconds(seconds));
+            }
+            Answer::Release => row.release(),
+        }
+        let blocks = row.key.is_some() && row.place == Place::Dead && topic.blocks_when_dead();
+        if blocks && !rules.hold(row.topic, Wait::Yes)? {
+            continue;
+        }
+        let due = row.available_at.filter(|_| row.place == Place::Waiting);
+        let _waiting = due.map(|due| shmem::low_water::enter_due(row.topic, due)).transpose()?;
+        if deliveries.update(found.id, &row, &snapshot, Wait::Yes) == Outcome::Done {
+            tell(&answer, &row)?;
+            if let Some(keyed) = row.keyed() {
+                match answer {
+                    Answer::Extend { .. } => {}
+                    _ if row.place == Place::Dead && !blocks => {
+                        let mut ended = Ended::new(&deliveries);
+                        ended.add(keyed, seq)?;
+                        ended.unblock(Wait::Yes)?;
+                    }
+                    _ => key_release::send_back(&deliveries, keyed, seq)?,
+                }
+            }
+            return Ok(Some(Settled { place: row.place, leased_until: row.leased_until }));
+        }
+    }
+}
+
+/// What claims must hear of an answer, once it is committed.
+fn tell(answer: &Answer<'_>, row: &Delivery<'_>) -> Result<(), Error> {
+    pending::touched(row.seq)?;
+    if let Answer::Fail { .. } | Answer::Abandon { .. } = answer {
+        pending::answered(row.topic, Event::Failed)?;
+    }
+    match answer {
+        Answer::Release => pending::will_be_ready(row.topic, row.seq),
+        Answer::Extend { .. } => row.leased_until.map_or(Ok(()), |end| pending::will_expire(row.topic, end)),
+        Answer::Fail { .. } if row.place == Place::Waiting => {
+            row.available_at.map_or(Ok(()), |due| pending::will_be_due(row.topic, due))
+        }
+        Answer::Fail { .. } | Answer::Abandon { .. } => Ok(()),
+    }
+}
+
+/// For the topics of those messages that are still stored.
+fn count_stale(seqs: &[i64]) -> Result<(), Error> {
+    let envelopes = Table::<Envelopes>::open(Access::Read)?;
+    let snapshot = Latest::push();
+    let mut bodies = Lookup::open(&envelopes, &snapshot)?;
+    for seq in seqs {
+        if let Some(body) = bodies.find(*seq) {
+            pending::answered(body.row.topic, Event::Stale)?;
+        }
+    }
+    Ok(())
+}
+
+/// Completes in the order of the messages, so that two calls that share some cannot wait for each other in a circle.
+fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
+    let deliveries = Table::<Deliveries>::open(Access::Write)?;
+    let mut answers = vec![false; tokens.len()];
+    let mut leases: Vec<(i64, i64, usize)> = tokens
+        .iter()
+        .enumerate()
+        .filter_map(|(place, token)| token::decode(*token).map(|(seq, lease)| (seq, lease, place)))
+        .collect();
+    leases.sort_unstable();
+    let mut completed: Vec<Completed> = Vec::with_capacity(leases.len());
+    let mut ended = Ended::new(&deliveries);
+    let mut stale = Vec::new();
+    {
+        let snapshot = Latest::push();
+        let mut scan = Lookup::open(&deliveries, &snapshot)?;
+        let mut last = None;
+        for (seq, lease, place) in leases {
+            if last.replace((seq, lease)) == Some((seq, lease)) {
+                continue;
+            }
+            server::check_for_interrupts();
+            let owner = completed.last().and_then(|earlier| earlier.owner);
+            let taken = match take(seq, lease, owner, &deliveries, &snapshot, &mut scan, &mut ended)? {
+                Taken::Changed => take_freshly(seq, lease, owner, &deliveries, &mut ended)?,
+                taken => taken,
+            };
+            if let Taken::Completed(message) = taken {
+                pending::touched(seq)?;
+                answers[place] = true;
+                completed.push(message);
+            } else {
+                stale.push(seq);
+            }
+        }
+    }
+    if !stale.is_empty() {
+        count_stale(&stale)?;
+    }
+    ended.unblock(Wait::Yes)?;
+    if !completed.is_empty() {
+        Table::<Receipts>::open(Access::Write)?.insert_all(&receipts(completed));
+    }
+    Ok(answers)
+}
+
+/// A message whose delivery this call has removed.
+struct Completed {
+    seq: i64,
+    attempts: i16,
+    owner: Option<Text<'static>>,
+}
+
+impl Completed {
+    /// What messages of one receipt have in common.
+    fn kind(&self) -> (i16, Option<&'static [u8]>) {
+        (self.attempts, self.owner.map(Text::bytes))
+    }
+}
+
+/// The receipts for messages in ascending order.
+fn receipts(mut completed: Vec<Completed>) -> Vec<Receipt<'static>> {
+    let delivered_at = server::clock();
+    completed.sort_by_key(Completed::kind);
+    let mut receipts = Vec::new();
+    for alike in completed.chunk_by(|one, next| one.kind() == next.kind()) {
+        let seqs: Vec<i64> = alike.iter().map(|message| message.seq).collect();
+        receipts.extend(receipt::groups(&seqs).map(|group| Receipt {
+            first: group[0],
+            last: group[group.len() - 1],
+            delivered_at,
+            attempts: alike[0].attempts,
+            lease_owner: alike[0].owner,
+            seqs: (!receipt::is_gapless(group)).then(|| Numbers::new(group)),
+        }));
+    }
+    receipts
+}
+
+/// What became of an attempt to remove a delivery.
+enum Taken {
+    Completed(Completed),
+    Stale,
+    /// Somebody has changed the row since the snapshot.
+    Changed,
+}
+
+/// Removes the delivery if `lease` is its current one. `owner` is one that is known already, and perhaps the same.
+fn take(
+    seq: i64,
+    lease: i64,
+    owner: Option<Text<'static>>,
+    deliveries: &Table<Deliveries>,
+    snapshot: &Latest,
+    scan: &mut Lookup<'_, Deliveries>,
+    ended: &mut Ended<'_>,
+) -> Result<Taken, Error> {
+    let Some(found) = scan.find(seq) else { return Ok(Taken::Stale) };
+    if !found.row.holds(lease) {
+        return Ok(Taken::Stale);
+    }
+    access::topics(Right::Worker)?.check(found.row.topic)?;
+    if deliveries.delete(found.id, snapshot, Wait::Yes) != Outcome::Done {
+        return Ok(Taken::Changed);
+    }
+    if let Some(keyed) = found.row.keyed() {
+        ended.add(keyed, seq)?;
+    }
+    pending::answered(found.row.topic, Event::Delivered)?;
+    let same = owner.map(Text::bytes) == found.row.lease_owner.map(Text::bytes);
+    let owner = if same { owner } else { found.row.lease_owner.map(Text::copied) };
+    Ok(Taken::Completed(Completed { seq, attempts: found.row.attempts, owner }))
+}
+
+/// As [`take`], with a new snapshot until nobody interferes.
+fn take_freshly(
+    seq: i64,
+    lease: i64,
+    owner: Option<Text<'static>>,
+    deliveries: &Table<Deliveries>,
+    ended: &mut Ended<'_>,
+) -> Result<Taken, Error> {
+    loop {
+        server::check_for_interrupts();
+        let snapshot = Latest::push();
+        let mut scan = Lookup::open(deliveries, &snapshot)?;
+        match take(seq, lease, owner, deliveries, &snapshot, &mut scan, ended)? {
+            Taken::Changed => {}
+            taken => return Ok(taken),
+        }
+    }
+}

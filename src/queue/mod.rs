@@ -1,0 +1,16 @@
+//! What the functions share: how messages are claimed, answered, woken for and counted.
+#![allow(unsafe_code)]
+
+pub mod answer;
+pub mod batch;
+pub mod candidates;
+pub mod counts;
+pub mod deaths;
+pub mod key;
+pub mod key_release;
+pub mod notify;
+pub mod result;
+pub mod revive;
+pub mod take;
+pub mod verdict;
+pub mod wake;

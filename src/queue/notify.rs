@@ -1,0 +1,34 @@
+//! Telling those who LISTEN that there is something to claim: one round of the notifier.
+//!
+//! Outside the transactions that append: a NOTIFY in those would serialise their commits and forbid PREPARE TRANSACTION.
+
+use crate::error::Error;
+use crate::pg::datum::Time;
+use crate::pg::scan::{self, Scan};
+use crate::pg::server;
+use crate::pg::snapshot::Latest;
+use crate::pg::table::{Access, Table};
+use crate::rules::notify::News;
+use crate::shmem::notify::Notifier;
+use crate::tables::row::Deliveries;
+use std::collections::BTreeSet;
+
+/// Tells the listeners of what is on the board and of what has become due after `since` until `now`. Returns when the
+/// next message will be.
+pub fn notify(notifier: &Notifier, news: &News, since: Time, now: Time) -> Result<Option<Time>, Error> {
+    let deliveries = Table::<Deliveries>::open(Access::Read)?;
+    let snapshot = Latest::push();
+    let mut topics: BTreeSet<Vec<u8>> = news.topics().map(<[u8]>::to_vec).collect();
+    let mut due = Scan::due(&deliveries, &snapshot, None, since.plus_micros(1), now)?;
+    while let Some(found) = due.next() {
+        server::check_for_interrupts();
+        if !topics.contains(found.row.topic.bytes()) {
+            topics.insert(found.row.topic.bytes().to_vec());
+        }
+    }
+    if news.missed {
+        topics.insert(Vec::new());
+    }
+    topics.iter().for_each(|topic| notifier.notify(topic));
+    scan::next_due(&deliveries, &snapshot, None, now)
+}

@@ -1,0 +1,297 @@
+//! What those who LISTEN are still to be told, by database. Pure; `shmem/notify.rs` keeps it in shared memory.
+//!
+//! A commit writes its topics on the board and wakes its database's *notifier*, a process that sends one NOTIFY for
+//! each topic it finds there. So a commit neither waits nor fails because of it, and costs the same however many
+//! listen. A board without room says so: then the listeners of all topics are told.
+
+/// No time at which something is due.
+const NEVER: i64 = i64::MAX;
+/// Databases whose listeners can be told at a time.
+const NOTIFIERS: usize = 16;
+/// Topics on the board at a time, of all databases.
+const TOPICS: usize = 64;
+/// A notifier that has not begun so long after it was asked for, in microseconds, never will.
+const PATIENCE: i64 = 10_000_000;
+/// Longest name of a topic.
+const NAME: usize = 255;
+const NOBODY: u32 = u32::MAX;
+
+/// A topic of a database; database 0: none.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Topic {
+    database: u32,
+    length: u8,
+    name: [u8; NAME],
+}
+
+impl Topic {
+    const NONE: Topic = Topic { database: 0, length: 0, name: [0; NAME] };
+
+    fn new(database: u32, name: &[u8]) -> Topic {
+        let length = name.len().min(NAME);
+        let mut topic = Topic { database, length: length as u8, ..Topic::NONE };
+        topic.name[..length].copy_from_slice(&name[..length]);
+        topic
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.name[..usize::from(self.length)]
+    }
+}
+
+/// Who tells the listeners of a database; database 0: nobody tells any.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Notifier {
+    database: u32,
+    session: u32,
+    missed: bool,
+    asked_at: i64,
+    alarm: i64,
+}
+
+impl Notifier {
+    const NONE: Notifier =
+        Notifier { database: 0, session: NOBODY, missed: false, asked_at: 0, alarm: NEVER };
+
+    fn session(&self) -> Option<usize> {
+        (self.session != NOBODY).then_some(self.session as usize)
+    }
+}
+
+/// What a notifier takes from the board.
+#[derive(Clone, Copy)]
+pub struct News {
+    topics: [Topic; TOPICS],
+    /// There were more topics than the board had room for.
+    pub missed: bool,
+    alarm: i64,
+}
+
+impl News {
+    pub fn topics(&self) -> impl Iterator<Item = &[u8]> {
+        self.topics.iter().filter(|topic| topic.database != 0).map(Topic::name)
+    }
+
+    /// The earliest time, of those the notifier has not heard of, at which something is due.
+    pub fn alarm(&self) -> Option<i64> {
+        (self.alarm != NEVER).then_some(self.alarm)
+    }
+
+    /// Nothing but perhaps an alarm.
+    pub fn is_empty(&self) -> bool {
+        !self.missed && self.topics().next().is_none()
+    }
+}
+
+/// Sessions are numbers; whoever is returned is to be woken.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Board {
+    notifiers: [Notifier; NOTIFIERS],
+    topics: [Topic; TOPICS],
+}
+
+impl Board {
+    pub const EMPTY: Board = Board { notifiers: [Notifier::NONE; NOTIFIERS], topics: [Topic::NONE; TOPICS] };
+
+    fn notifier(&mut self, database: u32) -> Option<&mut Notifier> {
+        self.notifiers.iter_mut().find(|notifier| notifier.database == database)
+    }
+
+    /// True if `database` has no notifier, and the caller is to start one.
+    pub fn ask(&mut self, database: u32, now: i64) -> bool {
+        let fresh = Notifier { database, asked_at: now, ..Notifier::NONE };
+        let given_up = |notifier: &Notifier| {
+            notifier.session == NOBODY && now.abs_diff(notifier.asked_at) > PATIENCE.unsigned_abs()
+        };
+        if let Some(notifier) = self.notifier(database) {
+            let again = given_up(notifier);
+            notifier.asked_at = if again { now } else { notifier.asked_at };
+            return again;
+        }
+        let place = self.notifiers.iter_mut().find(|notifier| notifier.database == 0 || given_up(notifier));
+        place.map(|place| *place = fresh).is_some()
+    }
+
+    /// `session` is the notifier of `database` from now on. False if there is one.
+    pub fn begin(&mut self, database: u32, session: usize, now: i64) -> bool {
+        self.ask(database, now);
+        match self.notifier(database) {
+            Some(notifier) if notifier.session == NOBODY => {
+                notifier.session = session as u32;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// It ends. What is on the board for it goes with it.
+    pub fn end(&mut self, database: u32, session: usize) {
+        if let Some(notifier) = self.notifier(database)
+            && notifier.session() == Some(session)
+        {
+            *notifier = Notifier::NONE;
+            self.take_topics(database);
+        }
+    }
+
+    /// The same, unless there is something for it.
+    pub fn end_if_idle(&mut self, database: u32, session: usize) -> bool {
+        let alarm = self.notifier(database).map_or(NEVER, |notifier| notifier.alarm);
+        let idle = alarm == NEVER && !self.topics.iter().any(|topic| topic.database == database);
+        if idle {
+            self.end(database, session);
+        }
+        idle
+    }
+
+    /// Something can be claimed in `topic`.
+    pub fn mark(&mut self, database: u32, topic: &[u8]) -> Option<usize> {
+        let session = self.notifier(database)?.session();
+        if self.topics.iter().any(|known| known.database == database && known.name() == topic) {
+            return None;
+        }
+        match self.topics.iter_mut().find(|place| place.database == 0) {
+            Some(place) => *place = Topic::new(database, topic),
+            None => {
+                let notifier = self.notifier(database)?;
+                if std::mem::replace(&mut notifier.missed, true) {
+                    return None;
+                }
+            }
+        }
+        session
+    }
+
+    /// At `time` something is due.
+    pub fn expect(&mut self, database: u32, time: i64) -> Option<usize> {
+        let notifier = self.notifier(database)?;
+        let earlier = time < notifier.alarm;
+        notifier.alarm = notifier.alarm.min(time);
+        if earlier { notifier.session() } else { None }
+    }
+
+    /// What the notifier of `database` has to tell.
+    pub fn take(&mut self, database: u32) -> News {
+        let topics = self.take_topics(database);
+        let (missed, alarm) = self.notifier(database).map_or((false, NEVER), |notifier| {
+            (std::mem::take(&mut notifier.missed), std::mem::replace(&mut notifier.alarm, NEVER))
+        });
+        News { topics, missed, alarm }
+    }
+
+    fn take_topics(&mut self, database: u32) -> [Topic; TOPICS] {
+        let mut taken = [Topic::NONE; TOPICS];
+        for (taken, topic) in taken.iter_mut().zip(&mut self.topics) {
+            if topic.database == database {
+                *taken = std::mem::replace(topic, Topic::NONE);
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000_000_000;
+
+    fn with_notifier(databases: &[u32]) -> Board {
+        let mut board = Board::EMPTY;
+        for database in databases {
+            assert!(board.ask(*database, NOW));
+            assert!(board.begin(*database, *database as usize * 10, NOW));
+        }
+        board
+    }
+
+    fn names(news: &News) -> Vec<&[u8]> {
+        news.topics().collect()
+    }
+
+    #[test]
+    fn a_topic_is_told_once_however_often_it_is_marked() {
+        let mut board = with_notifier(&[1, 2]);
+        assert_eq!(board.mark(1, b"orders"), Some(10));
+        assert_eq!(board.mark(1, b"orders"), None);
+        assert_eq!(board.mark(2, b"orders"), Some(20));
+        assert_eq!(board.mark(1, &[b'x'; NAME]), Some(10));
+        let news = board.take(1);
+        assert_eq!(names(&news), [&b"orders"[..], &[b'x'; NAME]]);
+        assert!(!news.missed && news.alarm().is_none());
+        assert_eq!(names(&board.take(1)), [] as [&[u8]; 0]);
+        assert_eq!(board.mark(1, b"orders"), Some(10));
+        assert_eq!(names(&board.take(2)), [b"orders"]);
+    }
+
+    #[test]
+    fn a_full_board_says_so_and_has_room_again_once_it_was_taken() {
+        let mut board = with_notifier(&[1, 2]);
+        for n in 0..TOPICS {
+            assert_eq!(board.mark(1, n.to_string().as_bytes()), Some(10));
+        }
+        assert_eq!(board.mark(1, b"one more"), Some(10));
+        assert_eq!(board.mark(1, b"and another"), None);
+        assert_eq!(board.mark(2, b"of the neighbour"), Some(20));
+        let news = board.take(1);
+        assert!(news.missed && names(&news).len() == TOPICS);
+        assert!(board.take(2).missed);
+        assert_eq!(board.mark(2, b"orders"), Some(20));
+        assert!(!board.take(1).missed && !board.take(2).missed);
+    }
+
+    #[test]
+    fn one_notifier_a_database_and_another_when_that_one_has_gone() {
+        let mut board = Board::EMPTY;
+        assert_eq!(board.mark(1, b"nobody is there"), None);
+        assert!(board.ask(1, NOW));
+        assert!(!board.ask(1, NOW + PATIENCE));
+        assert_eq!(board.mark(1, b"it is on its way"), None);
+        assert!(board.ask(1, NOW + PATIENCE + 1), "it never came");
+        assert!(board.begin(1, 5, NOW));
+        assert!(!board.begin(1, 6, NOW));
+        assert!(!board.ask(1, NOW + 10 * PATIENCE));
+        assert!(!board.end_if_idle(1, 5));
+        assert_eq!(names(&board.take(1)), [b"it is on its way"]);
+        assert!(board.end_if_idle(1, 5));
+        assert!(board.ask(1, NOW));
+        assert!(board.begin(1, 7, NOW));
+        board.end(1, 5);
+        assert!(!board.ask(1, NOW), "who has gone cannot end another");
+    }
+
+    #[test]
+    fn those_who_never_came_make_room() {
+        let mut board = Board::EMPTY;
+        for database in 1..=NOTIFIERS as u32 {
+            assert!(board.ask(database, NOW));
+        }
+        assert!(board.begin(1, 1, NOW));
+        assert!(!board.ask(99, NOW + PATIENCE));
+        assert!(board.ask(99, NOW + PATIENCE + 1));
+        assert!(!board.ask(1, NOW + PATIENCE + 1));
+    }
+
+    #[test]
+    fn the_earliest_alarm_counts() {
+        let mut board = with_notifier(&[1]);
+        assert_eq!(board.expect(1, 50), Some(10));
+        assert_eq!(board.expect(1, 60), None);
+        assert_eq!(board.expect(1, 40), Some(10));
+        assert_eq!(board.expect(2, 40), None);
+        assert!(!board.end_if_idle(1, 10));
+        assert_eq!(board.take(1).alarm(), Some(40));
+        assert_eq!(board.take(1).alarm(), None);
+    }
+
+    #[test]
+    fn one_that_was_asked_for_before_the_clock_was_set_back_never_came() {
+        let mut board = Board::EMPTY;
+        assert!(board.ask(1, NOW));
+        assert!(!board.ask(1, NOW - PATIENCE));
+        assert!(board.ask(1, NOW - PATIENCE - 1));
+    }
+}

@@ -1,0 +1,215 @@
+//! The end of a transaction: what it has to tell is told by one callback, to floors, slots, those who wait, those who
+//! listen, and totals, in this order.
+//!
+//! After a commit an error would be a PANIC. So what is told was listed before, and the shared memory attached; telling
+//! takes a lock, sets latches, and frees.
+
+use crate::pg::server;
+use crate::rules::floor::{self, NEVER};
+use crate::shmem;
+use crate::shmem::counters::{self, Totals};
+use crate::shmem::installations::key;
+use crate::shmem::memory::{Range, Shared};
+use crate::shmem::pending::{News, Pending, takes_back, with_pending};
+use pgrx::{pg_guard, pg_sys};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+/// Has the ends of this session's transactions told, while the library is loaded.
+pub fn register() {
+    // SAFETY: the callbacks are plain functions that live as long as the session.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(transaction_ends), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(savepoint_ends), std::ptr::null_mut());
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Committed,
+    RolledBack,
+    /// It ends in another session, which knows nothing of this: the sweep finds what it leaves.
+    Prepared,
+}
+
+#[pg_guard]
+extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
+    let end = match event {
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
+            let mut is_news = false;
+            with_pending(|pending| is_news = pending.news.values().any(News::is_news));
+            if is_news {
+                shmem::notify::ask_for_notifier();
+            }
+            return;
+        }
+        pg_sys::XactEvent::XACT_EVENT_COMMIT => End::Committed,
+        pg_sys::XactEvent::XACT_EVENT_ABORT => End::RolledBack,
+        pg_sys::XactEvent::XACT_EVENT_PREPARE => End::Prepared,
+        _ => return,
+    };
+    with_pending(|pending| {
+        if let Some(shared) = Shared::attached() {
+            pending.tell(shared, end);
+        }
+        pending.clear();
+    });
+    if end == End::RolledBack {
+        shmem::wake::abandon();
+    }
+}
+
+/// A savepoint was rolled back: what its looks left is void, what it had changed is as before, and what was answered since
+/// is not counted; the numbers of inner ones are higher.
+#[pg_guard]
+extern "C-unwind" fn savepoint_ends(
+    event: pg_sys::SubXactEvent::Type,
+    id: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _arg: *mut std::ffi::c_void,
+) {
+    if event != pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        return;
+    }
+    with_pending(|pending| {
+        pending.news.values_mut().for_each(|news| news.answers.retain(|(within, _)| *within < id));
+    });
+    if takes_back() {
+        return;
+    }
+    with_pending(|pending| {
+        if let Some(shared) = Shared::attached() {
+            pending.tell_floors_aborted(shared);
+            pending.tell_waiters(shared, false);
+            pending.tell_listeners(shared, false);
+        }
+        pending.looks.clear();
+    });
+    shmem::wake::abandon();
+}
+
+impl Pending {
+    fn tell(&self, shared: Shared, end: End) {
+        let committed = end == End::Committed;
+        match end {
+            End::Committed => self.tell_floors(shared),
+            End::RolledBack => self.tell_floors_aborted(shared),
+            End::Prepared => {}
+        }
+        if let Some(slot) = shared.own_slot() {
+            slot.withdraw();
+        }
+        if end != End::Prepared {
+            self.tell_waiters(shared, committed);
+            self.tell_listeners(shared, committed);
+        }
+        if end != End::RolledBack {
+            self.tell_totals(shared);
+        }
+    }
+
+    /// After a commit.
+    fn tell_floors(&self, shared: Shared) {
+        let now = server::clock().0;
+        let late = shared.own_slot().and_then(|slot| {
+            let low = slot.low.load(SeqCst);
+            let late = low > 0 && floor::may_be_passed(slot.since.load(SeqCst), now);
+            late.then(|| (slot.installation.load(SeqCst), low))
+        });
+        let all = self.news.values().fold(News::NONE, News::and);
+        // Else who was kept waiting by this transaction still holds the floor for what follows.
+        let makes_way_late = all.ended != NEVER && floor::may_be_passed(self.since, now);
+        if self.looks.is_empty() && late.is_none() && !makes_way_late && !all.is_for_floors() {
+            return;
+        }
+        shared.locked(|contents| {
+            for (&(key, range), left) in &self.looks {
+                if let Some(topic) = contents.same_topic(key, left.generation) {
+                    topic.entry(range).keep(&left.look, &left.seen);
+                }
+            }
+            let mut tell = |topic: Option<&[u8]>, news: &News| {
+                let makes_way = makes_way_late && news.ended != NEVER;
+                if (makes_way || news.is_for_floors())
+                    && let Some(topic) = contents.topic(key(self.installation, topic))
+                {
+                    let ended = if makes_way { news.ended } else { NEVER };
+                    if news.lowered.min(ended) != NEVER {
+                        topic.entry(Range::Ready).lower(news.lowered.min(ended));
+                    }
+                    if makes_way || news.due != NEVER {
+                        topic.entry(Range::Waiting).lower(if makes_way { 0 } else { news.due });
+                    }
+                    topic.entry(Range::Ready).expire(news.expiry);
+                }
+            };
+            for (topic, news) in &self.news {
+                tell(Some(topic), news);
+            }
+            tell(None, &all);
+            if let Some((installation, low)) = late {
+                contents.lower_all(installation, low);
+            }
+        });
+    }
+
+    /// After a rollback: what a floor may have passed meanwhile is as it was before.
+    fn tell_floors_aborted(&self, shared: Shared) {
+        if let Some(touched) = self.touched
+            && floor::may_be_passed(self.since, server::clock().0)
+        {
+            shared.locked(|contents| contents.lower_all(self.installation, touched));
+        }
+    }
+
+    /// Those who wait for a topic, and those who wait for any.
+    fn tell_waiters(&self, shared: Shared, committed: bool) {
+        // Between the commit and the look at the lists, see `shmem::wake::enter`.
+        fence(SeqCst);
+        if self.news.is_empty() || !shared.has_waiters() {
+            return;
+        }
+        let any = key(self.installation, None);
+        let (mut is_for_any, mut next) = (false, NEVER);
+        for (topic, news) in self.news.iter().filter(|(_, news)| news.is_news()) {
+            let key = key(self.installation, Some(topic));
+            if news.is_ready(committed) {
+                is_for_any |= !shmem::wake::call_for(shared, key, false);
+            }
+            if committed && news.next() != NEVER {
+                shmem::wake::expect(shared, key, news.next());
+                next = next.min(news.next());
+            }
+        }
+        if is_for_any {
+            shmem::wake::call_for(shared, any, false);
+        }
+        if next != NEVER {
+            shmem::wake::expect(shared, any, next);
+        }
+    }
+
+    /// Those who LISTEN. A lease that runs out is not announced: too seldom is it news.
+    fn tell_listeners(&self, shared: Shared, committed: bool) {
+        if self.news.is_empty() || !shmem::notify::ENABLED.get() {
+            return;
+        }
+        let now = server::clock().0;
+        for (topic, news) in &self.news {
+            if news.is_ready(committed) || (committed && news.due <= now) {
+                shmem::notify::mark(shared, topic);
+            }
+            if committed && news.due > now && news.due != NEVER {
+                shmem::notify::expect(shared, news.due);
+            }
+        }
+    }
+    /// What was answered.
+    fn tell_totals(&self, shared: Shared) {
+        for (topic, news) in self.news.iter().filter(|(_, news)| !news.answers.is_empty()) {
+            let answered =
+                news.answers.iter().fold(Totals::default(), |sum, (_, answered)| sum.and(answered));
+            let key = key(self.installation, Some(topic));
+            shared.locked(|contents| counters::add(contents.totals, key, self.installation, topic, answered));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts anew. What sessions
+//! share is by installation and topic.
+
+use crate::error::Error;
+use crate::pg::datum::Text;
+use crate::rules::slots::Key;
+use crate::tables::catalog::{self, Object};
+use pgrx::pg_sys;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+/// That of this session's database.
+pub fn current() -> Result<u64, Error> {
+    let table = catalog::oid(Object::Delivery)?;
+    // SAFETY: reads a number that is fixed for the session.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    Ok((u64::from(u32::from(database)) << 32) | u64::from(u32::from(table)))
+}
+
+/// What somebody wants who asks for a topic, or for any.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Keys {
+    /// Of the topic, or the same as `any`.
+    pub wanted: Key,
+    pub any: Key,
+}
+
+pub fn keys(topic: Option<Text<'_>>) -> Result<Keys, Error> {
+    Ok(Keys { wanted: wanted(topic)?, any: wanted(None)? })
+}
+
+/// What somebody asks for: a topic, or any.
+pub fn wanted(topic: Option<Text<'_>>) -> Result<Key, Error> {
+    Ok(key(current()?, topic.map(Text::bytes)))
+}
+
+pub fn key(installation: u64, topic: Option<&[u8]>) -> Key {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, installation, topic).hash(&mut hasher);
+        hasher.finish() | 1 // never the unused key
+    };
+    (half(0), half(1))
+}

@@ -1,0 +1,431 @@
+//! The low-water mark of this installation, see `rules/low_water.rs`: raised by sessions that claim, noted by those that
+//! write, read by whatever looks for deliveries by number or key. Without shared memory it is at the beginning.
+
+use crate::error::Error;
+use crate::pg::datum::{Text, Time};
+use crate::pg::server::{self, Meter};
+use crate::pg::snapshot::Latest;
+use crate::pg::table::{Access, RowId, Table};
+use crate::rules::floor::{self, IDLE};
+use crate::rules::low_water::{LowWater, Raise, Survivor, Walked};
+use crate::shmem::memory::{MARK_UNUSED, MarkHead, Range, Shared};
+use crate::shmem::{installations, pending};
+use crate::tables::catalog::{self, Object};
+use crate::tables::find::Lookup;
+use crate::tables::key::{OfKey, Part};
+use crate::tables::number;
+use crate::tables::row::{Deliveries, Delivery, Place};
+use crate::tables::versions::AllVersions;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+/// Versions of rows that a raise walks over, of those above the mark and of those below.
+const WALK: usize = 5_000;
+const PATROL: usize = 500;
+/// Survivors that a raise looks at again, and versions of rows for each.
+const AGAIN: usize = 16;
+const AGAIN_WALK: usize = 500;
+
+/// A delivery's number and the hash of its key.
+type Numbered = (i64, Option<i64>);
+
+/// What is known of the mark at one moment.
+#[derive(Default)]
+pub struct Known {
+    installation: u64,
+    place: usize,
+    version: u64,
+    /// Below it everything is over, but for the survivors.
+    pub mark: i64,
+    survivors: Vec<Survivor>,
+    /// The lowest number of a survivor of a key.
+    keys: HashMap<i64, i64>,
+}
+
+thread_local! {
+    static KNOWN: RefCell<Rc<Known>> = RefCell::new(Rc::new(Known::default()));
+    static PLACE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What is known now. To be called once the snapshot is taken through which the rows are looked at.
+pub fn known() -> Result<Rc<Known>, Error> {
+    let installation = installations::current()?;
+    let Some((shared, place, head)) = head(installation) else { return Ok(Rc::default()) };
+    let known = KNOWN.with_borrow(Rc::clone);
+    let version = head.version.load(SeqCst);
+    if (known.installation, known.place, known.version) == (installation, place, version) {
+        return Ok(known);
+    }
+    let fresh = shared.locked(|contents| {
+        let low_water = &contents.marks_below[place];
+        (head.version.load(SeqCst), low_water.mark(), low_water.survivors().to_vec())
+    });
+    if head.installation.load(SeqCst) != installation {
+        return Ok(Rc::default());
+    }
+    let (version, mark, survivors) = fresh;
+    let mut keys = HashMap::new();
+    for survivor in survivors.iter().filter(|survivor| survivor.key != 0) {
+        let lowest = keys.entry(survivor.key).or_insert(survivor.number);
+        *lowest = survivor.number.min(*lowest);
+    }
+    let known = Rc::new(Known { installation, place, version, mark, survivors, keys });
+    KNOWN.set(Rc::clone(&known));
+    Ok(known)
+}
+
+impl Known {
+    /// The lowest number at which there may be a delivery of a key that is not over.
+    pub fn since(&self, key_hash: i64) -> i64 {
+        match self.keys.get(&key_hash) {
+            Some(number) => self.mark.min(*number),
+            None if key_hash == 0 => 0,
+            None => self.mark,
+        }
+    }
+
+    /// No delivery with a key that is not over, and none that is ready or leased, has a lower number.
+    pub fn first(&self) -> i64 {
+        self.survivors.iter().map(|survivor| survivor.number).min().unwrap_or(self.mark).min(self.mark)
+    }
+
+    /// Ready or leased survivors from number `start` on, in arrival order; of one topic, or of all.
+    pub fn ready_survivors(
+        &self,
+        table: &Table<Deliveries>,
+        snapshot: &Latest,
+        topic: Option<Text<'_>>,
+        start: i64,
+    ) -> Result<Vec<(i64, RowId)>, Error> {
+        let mut found = Vec::new();
+        if start >= self.mark || self.survivors.is_empty() {
+            return Ok(found);
+        }
+        let mut wanted = |id: RowId, row: &Delivery<'_>| {
+            let is_of_topic = topic.is_none_or(|topic| topic.bytes() == row.topic.bytes());
+            if row.place == Place::Ready && is_of_topic && start <= row.seq && row.seq < self.mark {
+                found.push((row.seq, id));
+            }
+        };
+        let mut rows = Lookup::open(table, snapshot)?;
+        for survivor in self.survivors.iter().filter(|survivor| survivor.key == 0) {
+            if let Some(known) = rows.find(survivor.number) {
+                wanted(known.id, &known.row);
+            }
+        }
+        let mut ready = OfKey::open(table, Part::Ready, snapshot)?;
+        for (key, number) in &self.keys {
+            server::check_for_interrupts();
+            ready.of_hash(*key, start.max(*number), self.mark, &mut wanted);
+        }
+        found.sort_by_key(|(seq, _)| *seq);
+        found.dedup_by_key(|(seq, _)| *seq);
+        Ok(found)
+    }
+}
+
+/// Where the mark of this installation is, if it has one.
+fn head(installation: u64) -> Option<(Shared, usize, &'static MarkHead)> {
+    let shared = Shared::attached()?;
+    let heads = shared.mark_heads();
+    let is_ours = |place: usize| heads[place].installation.load(SeqCst) == installation;
+    let place = Some(PLACE.get()).filter(|place| is_ours(*place));
+    let place = place.or_else(|| (0..heads.len()).find(|place| is_ours(*place)))?;
+    PLACE.set(place);
+    Some((shared, place, &heads[place]))
+}
+
+/// The same; it is given one if there is room.
+fn own_head(installation: u64, now: i64) -> Option<(Shared, usize, &'static MarkHead)> {
+    if let Some(known) = head(installation) {
+        return Some(known);
+    }
+    let shared = Shared::attached()?;
+    let file = catalog::file_of_deliveries().ok()?;
+    let heads = shared.mark_heads();
+    shared.locked(|contents| {
+        let last_used = |place: &usize| heads[*place].next_raise.load(SeqCst);
+        let place = (0..heads.len()).min_by_key(last_used)?;
+        let head = &heads[place];
+        let is_free = head.installation.load(SeqCst) == 0;
+        if !is_free && now.saturating_sub(last_used(&place)).abs() < MARK_UNUSED {
+            return None;
+        }
+        head.installation.store(0, SeqCst);
+        contents.marks_below[place] = LowWater::UNKNOWN;
+        publish(head, &contents.marks_below[place]);
+        head.file.store(file.into(), SeqCst);
+        head.installation.store(installation, SeqCst);
+        Some((shared, place, head))
+    })
+}
+
+/// To be called under the lock, after a change.
+fn publish(head: &MarkHead, low_water: &LowWater) {
+    head.limit.store(low_water.limit(), SeqCst);
+    head.next_raise.store(low_water.next_raise(), SeqCst);
+    head.version.fetch_add(1, SeqCst);
+}
+
+/// Says that a delivery is being written that may have been over, or not there: until it is dropped no raise passes it.
+pub struct Entering(());
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        if let Some(slot) = Shared::attached().and_then(|shared| shared.own_slot()) {
+            slot.entering.store(IDLE, SeqCst);
+            slot.entering_due.store(IDLE, SeqCst);
+        }
+    }
+}
+
+/// The session is about to write these deliveries.
+pub fn enter(deliveries: impl Iterator<Item = Numbered> + Clone) -> Result<Option<Entering>, Error> {
+    let installation = installations::current()?;
+    let Some(shared) = Shared::attached() else { return Ok(None) };
+    let Some(slot) = shared.own_slot() else { return Ok(None) };
+    let Some(lowest) = deliveries.clone().map(|(number, _)| number).min() else { return Ok(None) };
+    pending::note(|_| ());
+    slot.installation.store(installation, SeqCst);
+    slot.entering.store(lowest, SeqCst);
+    let entering = Entering(());
+    // The raise has its fence between the limit and its look at the slots.
+    fence(SeqCst);
+    if let Some((shared, place, head)) = head(installation)
+        && lowest < head.limit.load(SeqCst)
+    {
+        shared.locked(|contents| {
+            let low_water = &mut contents.marks_below[place];
+            let limit = low_water.limit();
+            for (number, key) in deliveries.filter(|(number, _)| *number < limit) {
+                low_water.note(number, key);
+            }
+            publish(head, low_water);
+        });
+    }
+    Ok(Some(entering))
+}
+
+/// The session is about to make a delivery of `topic` wait until `due`, see `rules/due_mark.rs`.
+pub fn enter_due(topic: Text<'_>, due: Time) -> Result<Option<Entering>, Error> {
+    let installation = installations::current()?;
+    let Some(shared) = Shared::attached() else { return Ok(None) };
+    let Some(slot) = shared.own_slot() else { return Ok(None) };
+    pending::note(|_| ());
+    slot.installation.store(installation, SeqCst);
+    slot.entering_due.store(due.0, SeqCst);
+    let entering = Entering(());
+    fence(SeqCst);
+    shared.locked(|contents| {
+        for key in
+            [installations::key(installation, Some(topic.bytes())), installations::key(installation, None)]
+        {
+            if let Some(topic) = contents.topic(key) {
+                topic.due_mark.note(due.0);
+            }
+        }
+    });
+    Ok(Some(entering))
+}
+
+/// To be called when one of the tables may have been rewritten or truncated. If the deliveries are in another file now,
+/// whatever was known of them is forgotten, once for all sessions.
+pub fn forget_if_rewritten() -> Result<(), Error> {
+    let (installation, file) = (installations::current()?, catalog::file_of_deliveries()?);
+    let Some((shared, place, head)) = head(installation) else { return Ok(()) };
+    shared.locked(|contents| {
+        let known = head.file.swap(file.into(), SeqCst);
+        if known != 0 && known != u64::from(file) {
+            contents.forget(installation);
+            contents.marks_below[place] = LowWater::UNKNOWN;
+            publish(head, &contents.marks_below[place]);
+        }
+    });
+    Ok(())
+}
+
+/// As [`enter`], for a delivery that is to be ready or leased, and may not have been covered by the mark.
+pub fn enter_ready(row: &Delivery<'_>) -> Result<Option<Entering>, Error> {
+    if row.place == Place::Ready { Ok(None) } else { enter(std::iter::once((row.seq, row.key_hash))) }
+}
+
+/// Raises the mark a little, if it is time. To be called before a snapshot is taken for anything else.
+pub fn raise(now: Time) -> Result<(), Error> {
+    let installation = installations::current()?;
+    let Some((shared, place, head)) = own_head(installation, now.0) else { return Ok(()) };
+    if LowWater::is_early(head.next_raise.load(SeqCst), now.0) {
+        return Ok(());
+    }
+    let meter = Meter::start();
+    // The order matters: numbers, the limit, what is entering, and the snapshot after all of them.
+    let highest = number::highest()?;
+    let lowest = floor::lowest(shared.slots(installation), now.0);
+    let begun = shared.locked(|contents| {
+        let low_water = &mut contents.marks_below[place];
+        let raise = low_water.begin(now.0, highest, lowest);
+        publish(head, low_water);
+        raise.map(|raise| (raise, low_water.next_turns(AGAIN)))
+    });
+    let Some((raise, turns)) = begun else { return Ok(()) };
+    fence(SeqCst);
+    let entering = shared.entering(installation);
+    let work = Work { raise: &raise, entering, now, table: Table::open(Access::Read)? };
+    let (reached, walked) = work.walk()?;
+    let again = work.look_again(&turns)?;
+    let patrolled = work.patrol()?;
+    work.table.release();
+    shared.locked(|contents| {
+        let low_water = &mut contents.marks_below[place];
+        low_water.finish(&raise, reached, &walked, patrolled.reached, &again, meter.read().micros);
+        for (number, key) in &patrolled.astray {
+            low_water.note(*number, *key);
+        }
+        publish(head, low_water);
+        for (topic, due) in &patrolled.overdue {
+            for key in [installations::key(installation, Some(topic)), installations::key(installation, None)]
+            {
+                if let Some(topic) = contents.topic(key).filter(|topic| *due < topic.due_mark.mark()) {
+                    topic.due_mark.note(*due);
+                    topic.entry(Range::Waiting).lower(*due);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The walks of one raise.
+struct Work<'r> {
+    raise: &'r Raise,
+    /// The lowest number that is being written.
+    entering: i64,
+    now: Time,
+    table: Table<Deliveries>,
+}
+
+/// What a patrol has found: how far it came, deliveries that are no survivors, and topics and times of those that have
+/// waited for a while.
+struct Patrolled {
+    reached: i64,
+    astray: Vec<Numbered>,
+    overdue: Vec<(Vec<u8>, i64)>,
+}
+
+/// True if the mark covers such a delivery while it is not over.
+fn is_covered(row: &Delivery<'_>) -> bool {
+    match row.place {
+        Place::Ready => true,
+        Place::Waiting | Place::Parked => row.key.is_some(),
+        Place::Dead => false,
+    }
+}
+
+impl Work<'_> {
+    /// From the mark on; how far it came, and what is not over.
+    fn walk(&self) -> Result<(i64, Walked), Error> {
+        let Raise { from, to, .. } = *self.raise;
+        let snapshot = Latest::push();
+        let mut versions = AllVersions::from_number(&self.table, &snapshot, from)?;
+        let (mut walked, mut reached) = (Walked::default(), from);
+        for step in 0.. {
+            server::check_for_interrupts();
+            let Some(row) = versions.next() else { break };
+            let seq = row.seq;
+            if seq >= to.min(self.entering) {
+                break;
+            }
+            if step >= WALK && seq >= reached {
+                walked.is_cut = true;
+                break;
+            }
+            let (key, covered) = (row.key_hash, is_covered(&row));
+            let ready = row.place == Place::Ready && !row.is_leased(self.now);
+            if covered && versions.may_live() && !walked.meet(self.raise, seq, key, ready) {
+                reached = seq;
+                break;
+            }
+            reached = seq + 1;
+        }
+        Ok((reached, walked))
+    }
+
+    /// What has become of survivors.
+    fn look_again(&self, turns: &[Survivor]) -> Result<Vec<(Survivor, Option<Survivor>)>, Error> {
+        let mut again = Vec::new();
+        // A delivery that was noted may not be written yet.
+        if turns.is_empty() || self.entering < self.raise.from {
+            return Ok(again);
+        }
+        let snapshot = Latest::push();
+        for survivor in turns {
+            server::check_for_interrupts();
+            let now = if survivor.key == 0 {
+                let mut versions = AllVersions::of_number(&self.table, &snapshot, survivor.number)?;
+                let lives = versions.any(|row| row.place == Place::Ready);
+                lives.then_some(*survivor)
+            } else {
+                self.first_of_key(survivor, &snapshot)?
+            };
+            if now != Some(*survivor) {
+                again.push((*survivor, now));
+            }
+        }
+        Ok(again)
+    }
+
+    /// Where the key's survivors begin now.
+    fn first_of_key(&self, survivor: &Survivor, snapshot: &Latest) -> Result<Option<Survivor>, Error> {
+        let end = self.raise.from;
+        let mut first = end;
+        for index in [Object::DeliveryKeyReady, Object::DeliveryKeyLater] {
+            let mut versions =
+                AllVersions::of_key(&self.table, snapshot, index, survivor.key, survivor.number)?;
+            for step in 0.. {
+                let Some(row) = versions.next().filter(|row| row.seq < first) else { break };
+                let seq = row.seq;
+                if step == AGAIN_WALK || is_covered(&row) && versions.may_live() {
+                    first = seq;
+                    break;
+                }
+            }
+        }
+        Ok((first < end).then(|| survivor.moved_to(first)))
+    }
+
+    /// Below the mark.
+    fn patrol(&self) -> Result<Patrolled, Error> {
+        let Raise { from, patrol, .. } = *self.raise;
+        let snapshot = Latest::push();
+        let known = known()?;
+        let mut versions = AllVersions::from_number(&self.table, &snapshot, patrol)?;
+        let mut patrolled = Patrolled { reached: from, astray: Vec::new(), overdue: Vec::new() };
+        for step in 0.. {
+            let Some(row) = versions.next().filter(|row| row.seq < from) else { break };
+            let (seq, key) = (row.seq, row.key_hash);
+            if step >= PATROL {
+                patrolled.reached = seq;
+                break;
+            }
+            let (is_astray, topic) =
+                (is_covered(&row) && !known.stands_for(seq, key), row.topic.bytes().to_vec());
+            let due = row.available_at.filter(|due| row.place == Place::Waiting && *due < self.now);
+            if (is_astray || due.is_some()) && versions.may_live() {
+                patrolled.astray.extend(is_astray.then_some((seq, key)));
+                patrolled.overdue.extend(due.map(|due| (topic, due.0)));
+            }
+        }
+        Ok(patrolled)
+    }
+}
+
+impl Known {
+    /// True if a survivor stands for such a delivery.
+    fn stands_for(&self, number: i64, key: Option<i64>) -> bool {
+        match key {
+            Some(key) => self.keys.get(&key).is_some_and(|lowest| *lowest <= number),
+            None => self.survivors.iter().any(|survivor| survivor.key == 0 && survivor.number == number),
+        }
+    }
+}

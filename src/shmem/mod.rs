@@ -1,0 +1,12 @@
+//! What sessions share, and what they tell each other when a transaction ends.
+#![allow(unsafe_code)]
+
+pub mod commit;
+pub mod counters;
+pub mod floor;
+pub mod installations;
+pub mod low_water;
+pub mod memory;
+pub mod notify;
+pub mod pending;
+pub mod wake;

@@ -1,0 +1,212 @@
+//! Rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It counts while that role
+//! exists and has EXECUTE (`privileges.rs`); superusers and the owner need none.
+//!
+//! Which topics a user may append to or work on is remembered per session, until a role, a membership, a function's
+//! privileges or the table change. So where nobody is limited it costs a comparison.
+
+use crate::error::Error;
+use crate::pg::datum::{Text, letters};
+use crate::pg::scan::Scan;
+use crate::pg::snapshot::Latest;
+use crate::pg::table::{Access, Table};
+use crate::rules::argument;
+use crate::tables::catalog::{self, Object};
+use crate::tables::row::{Envelopes, Rights};
+use pgrx::{pg_guard, pg_sys};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
+use std::rc::Rc;
+
+/// The topic of a right to all.
+pub const ALL_TOPICS: &[u8] = b"*";
+
+/// A right that can be limited to topics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Right {
+    Producer,
+    Worker,
+}
+
+/// The topics that one right extends to; None means all.
+#[derive(Clone)]
+pub struct Topics(Option<Rc<HashSet<Vec<u8>>>>, Right);
+
+/// What has been found out since the last change.
+struct Known {
+    generation: u64,
+    topics: HashMap<(pg_sys::Oid, Right), Topics>,
+}
+
+thread_local! {
+    /// Counts the changes that may matter.
+    static GENERATION: Cell<u64> = const { Cell::new(1) };
+    /// A user without limits, while nothing has changed since that generation.
+    static FREE: Cell<(pg_sys::Oid, u64)> = const { Cell::new((pg_sys::InvalidOid, 0)) };
+    static KNOWN: RefCell<Known> = RefCell::new(Known { generation: 0, topics: HashMap::new() });
+    static TABLE: Cell<pg_sys::Oid> = const { Cell::new(pg_sys::InvalidOid) };
+}
+
+impl Right {
+    pub const ALL: [Right; 2] = [Right::Producer, Right::Worker];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Right::Producer => "producer",
+            Right::Worker => "worker",
+        }
+    }
+}
+
+impl Topics {
+    /// # Errors
+    /// [`Error::Denied`] if the right does not extend to `topic`.
+    pub fn check(&self, topic: Text<'_>) -> Result<(), Error> {
+        match &self.0 {
+            Some(topics) if !topics.contains(topic.bytes()) => {
+                Err(Error::Denied(self.1.name(), Some(argument::shown(letters(topic.bytes())))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Denied`] if there is any limit.
+    pub fn check_all(&self) -> Result<(), Error> {
+        if self.0.is_some() { Err(Error::Denied(self.1.name(), None)) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// [`Error::Denied`] if it extends to no topic.
+    pub fn check_any(&self) -> Result<(), Error> {
+        if self.0.as_ref().is_some_and(|topics| topics.is_empty()) { self.check_all() } else { Ok(()) }
+    }
+}
+
+/// What the current user's right extends to.
+pub fn topics(right: Right) -> Result<Topics, Error> {
+    // SAFETY: reads a number of this session.
+    let user = unsafe { pg_sys::GetUserId() };
+    if FREE.get() == (user, GENERATION.get()) {
+        return Ok(Topics(None, right));
+    }
+    listen();
+    let generation = GENERATION.get();
+    let known = KNOWN.with_borrow_mut(|known| {
+        if known.generation != generation {
+            *known = Known { generation, topics: HashMap::new() };
+        }
+        known.topics.get(&(user, right)).cloned()
+    });
+    if let Some(topics) = known {
+        return Ok(topics);
+    }
+    let found = look_up(user)?;
+    if found.iter().all(|topics| topics.0.is_none()) {
+        FREE.set((user, generation));
+    }
+    let topics = found[right as usize].clone();
+    KNOWN.with_borrow_mut(|known| {
+        // What has changed meanwhile has emptied it, or will.
+        if known.generation == generation {
+            known.topics.extend(found.into_iter().map(|topics| ((user, topics.1), topics)));
+        }
+    });
+    Ok(topics)
+}
+
+fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
+    TABLE.set(catalog::oid(Object::Access)?);
+    let rights = Table::<Rights>::open(Access::Read)?;
+    let snapshot = Latest::push();
+    let mut topics = Right::ALL.map(|right| Topics(Some(Rc::default()), right));
+    // A superuser acts for every role.
+    if acts_for(user, rights.owner()) {
+        topics = Right::ALL.map(|right| Topics(None, right));
+    }
+    let mut scan = Scan::rights(&rights, &snapshot)?;
+    while let Some(found) = scan.next() {
+        let row = found.row;
+        let of_right = |topics: &&mut Topics| topics.1.name().as_bytes() == row.capability.bytes();
+        let Some(Topics(known, _)) = topics.iter_mut().find(of_right) else { continue };
+        if !row.role.is_some_and(|role| acts_for(user, role)) {
+            continue;
+        }
+        if row.topic.bytes() == ALL_TOPICS {
+            *known = None;
+        } else if let Some(set) = known.as_mut().and_then(Rc::get_mut) {
+            set.insert(row.topic.bytes().to_vec());
+        }
+    }
+    drop(scan);
+    drop(snapshot);
+    rights.release();
+    Ok(topics)
+}
+
+/// Until the transaction has ended, this background process is the tables' owner: what the owner has put on them, triggers
+/// or indexes over functions, must not run as superuser.
+pub fn act_as_owner() -> Result<(), Error> {
+    let table = Table::<Envelopes>::open(Access::Read)?;
+    let context = pg_sys::SECURITY_RESTRICTED_OPERATION | pg_sys::SECURITY_LOCAL_USERID_CHANGE;
+    // SAFETY: as autovacuum does it; `process::transaction` puts the user back.
+    unsafe { pg_sys::SetUserIdAndSecContext(table.owner(), context as i32) };
+    Ok(())
+}
+
+/// True if `user` has the privileges of `role`.
+fn acts_for(user: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    // SAFETY: asks about two roles; a superuser acts for every number, whether it is a role's or not.
+    user == role || is_role(role) && unsafe { pg_sys::has_privs_of_role(user, role) }
+}
+
+/// True if there is such a role.
+fn is_role(role: pg_sys::Oid) -> bool {
+    let cache = pg_sys::SysCacheIdentifier::AUTHOID as i32;
+    let none = pg_sys::Datum::from(0);
+    // SAFETY: a look-up by one key.
+    unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(role), none, none, none) }
+}
+
+/// True if there is a role of that name; `public` is none.
+pub fn is_role_name(name: Text<'_>) -> bool {
+    // SAFETY: a look-up by name; a missing one answers InvalidOid.
+    CString::new(name.bytes())
+        .is_ok_and(|name| unsafe { pg_sys::get_role_oid(name.as_ptr(), true) } != pg_sys::InvalidOid)
+}
+
+/// Has every session look again, once this transaction is committed.
+pub fn tell() -> Result<(), Error> {
+    let table = catalog::oid(Object::Access)?;
+    // SAFETY: the relation exists.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
+    Ok(())
+}
+
+fn listen() {
+    thread_local! { static LISTENING: Cell<bool> = const { Cell::new(false) } }
+    if LISTENING.replace(true) {
+        return;
+    }
+    use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, PROCOID};
+    // SAFETY: the callbacks are plain functions that live as long as the session.
+    unsafe {
+        pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
+        for cache in [AUTHMEMROLEMEM, AUTHOID, PROCOID] {
+            let none = pg_sys::Datum::from(0);
+            pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(catalog_changed), none);
+        }
+    }
+}
+
+#[pg_guard]
+extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+    if relation == pg_sys::InvalidOid || relation == TABLE.get() {
+        GENERATION.set(GENERATION.get() + 1);
+    }
+}
+
+#[pg_guard]
+extern "C-unwind" fn catalog_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
+    GENERATION.set(GENERATION.get() + 1);
+}

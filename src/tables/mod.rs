@@ -1,0 +1,14 @@
+//! The tables: rows, life and look-ups.
+#![allow(unsafe_code)]
+
+pub mod access;
+pub mod catalog;
+pub mod delivery;
+pub mod find;
+pub mod key;
+pub mod number;
+pub mod privileges;
+pub mod range;
+pub mod row;
+pub mod topic;
+pub mod versions;

@@ -1,0 +1,137 @@
+//! Privileges follow rights: what a row of `outbox.access` gives is granted once, when the row is written or its role is
+//! made, and taken when the row goes. What was revoked by hand takes its row along.
+//!
+//! What rows have given is written down where core keeps the initial privileges of extensions. A dump carries the
+//! difference to these: so it carries rows and no GRANT, which a server without the role would refuse.
+
+use crate::error::Error;
+use crate::pg::datum::Text;
+use crate::pg::table::{Access, Table};
+use crate::tables::access;
+use crate::tables::catalog::{self, Object};
+use crate::tables::row::Rights;
+use pgrx::datum::DatumWithOid;
+use pgrx::pg_sys::{self, Oid};
+use pgrx::spi::Spi;
+use std::cell::Cell;
+use std::ffi::CString;
+
+/// `$file` behind what it uses.
+macro_rules! query {
+    ($file:literal) => {
+        concat!(include_str!("../queries/privileges.sql"), include_str!(concat!("../queries/", $file)))
+    };
+}
+const FORGET: &str = query!("privileges_forget.sql");
+const INITIAL: &str = query!("privileges_initial.sql");
+const STATEMENTS: &str = query!("privileges_statements.sql");
+const WRITE_DOWN: &str = include_str!("../queries/privileges_write_down.sql");
+const RENAME: &str = include_str!("../queries/rename_access.sql");
+
+thread_local! { static FOLLOWING: Cell<bool> = const { Cell::new(false) } }
+
+/// While one is there, triggers on the table do nothing. An error ends it too.
+struct Following;
+
+impl Following {
+    /// None if one is there.
+    fn begin() -> Option<Self> {
+        (!FOLLOWING.replace(true)).then(|| Following)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        FOLLOWING.set(false);
+    }
+}
+
+/// Runs a statement that changes rights, and has privileges follow; returns how many rows it changed.
+pub fn change(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, Error> {
+    let Some(_following) = Following::begin() else { return Ok(0) };
+    let _alone = Table::<Rights>::open(Access::Alone)?;
+    follow();
+    let changed = run(statement, arguments);
+    follow();
+    access::tell()?;
+    Ok(changed)
+}
+
+/// Makes privileges follow rows that were written by hand or by a restore. Does nothing where library and extension do not
+/// match: whoever drops a role must not fail for it.
+pub fn follow_rows() -> Result<(), Error> {
+    if catalog::catalog().is_ok() { change("SELECT WHERE false", &[]).map(drop) } else { Ok(()) }
+}
+
+/// Makes privileges follow roles that were made, renamed or dropped, unless somebody is changing rights just now.
+pub fn follow_roles() -> Result<(), Error> {
+    let (table, lock) = (catalog::oid(Object::Access)?, pg_sys::ShareRowExclusiveLock as i32);
+    // SAFETY: the relation exists, and the lock is ours.
+    unsafe {
+        if !pg_sys::ConditionalLockRelationOid(table, lock) {
+            return Ok(());
+        }
+        let following = Following::begin();
+        if following.is_some() && follow() > 0 {
+            return access::tell();
+        }
+        pg_sys::UnlockRelationOid(table, lock);
+    }
+    Ok(())
+}
+
+/// Returns how much there was to do.
+fn follow() -> usize {
+    let rows = run(FORGET, &[]) + run(RENAME, &[]);
+    let (statements, mut written) = (all(STATEMENTS), 0);
+    Spi::connect(|client| {
+        for row in client.select(INITIAL, None, &[]).into_iter().flatten() {
+            let (class, object, acl) = (row.get::<Oid>(1), row.get::<Oid>(2), row.get::<Text<'_>>(3));
+            if let (Ok(Some(class)), Ok(Some(object)), Ok(Some(acl))) = (class, object, acl) {
+                written += as_superuser(|| run(WRITE_DOWN, &[class.into(), object.into(), acl.into()]));
+            }
+        }
+    });
+    for statement in &statements {
+        execute(statement);
+    }
+    rows + written + statements.len()
+}
+
+fn run(statement: &str, arguments: &[DatumWithOid<'_>]) -> usize {
+    // A database error unwinds as it is; what else pgrx can answer here cannot happen.
+    Spi::connect_mut(|client| client.update(statement, None, arguments).map_or(0, |rows| rows.len()))
+}
+
+/// The texts that a query returns.
+fn all(query: &str) -> Vec<CString> {
+    Spi::connect(|client| {
+        let rows = client.select(query, None, &[]).into_iter().flatten();
+        let texts = rows.filter_map(|row| row.get::<Text<'_>>(1).ok().flatten());
+        texts.filter_map(|text| CString::new(text.bytes()).ok()).collect()
+    })
+}
+
+/// Runs a statement that returns nothing, in the database's encoding, with the rights of the current user.
+fn execute(statement: &CString) {
+    // SAFETY: a C string; an error unwinds and takes the SPI connection with it.
+    unsafe {
+        pg_sys::SPI_connect();
+        pg_sys::SPI_execute(statement.as_ptr(), false, 0);
+        pg_sys::SPI_finish();
+    }
+}
+
+/// Nobody else may write the catalog. An error ends the transaction, and with it who the user is.
+fn as_superuser<T>(work: impl FnOnce() -> T) -> T {
+    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+    // SAFETY: changes the user as a SECURITY DEFINER function does, and back.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        let local = context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+        pg_sys::SetUserIdAndSecContext(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), local);
+        let answer = work();
+        pg_sys::SetUserIdAndSecContext(user, context);
+        answer
+    }
+}
