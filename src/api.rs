@@ -7,29 +7,25 @@
 
 use crate::error::Error;
 use crate::functions::{
-    append, claim, cloudevent, consume_once, grant_access, purge, set_topic, stats, status,
+    Function, append, call, claim, cloudevent, complete, consume_once, extend, fail, grant_access, pause,
+    purge, redrive, release, retry_dead, set_topic, stats, status, wait,
 };
 use crate::pg::call::Call;
 use crate::pg::datum::{Json, Text, Time, UuidArray, uuid};
 use crate::pg::error_report::passing;
 use crate::pg::server;
+use crate::queue::look::Request;
 use crate::queue::result::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
-use crate::queue::{answer, revive};
 use crate::tables::privileges;
 use pgrx::Uuid;
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
-use std::ffi::CStr;
 
-/// A call that reads.
-fn reading<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, ErrorReport> {
-    passing(call).map_err(ErrorReport::from)
-}
-
-/// A call that writes, and is refused where that is not allowed, before anything is touched.
-fn writing<T>(function: &'static CStr, call: impl FnOnce() -> Result<T, Error>) -> Result<T, ErrorReport> {
-    reading(|| server::may_write(function).and_then(|()| call()))
+/// A call; one that writes is refused where that is not allowed, before anything is touched.
+fn run<T>(function: Function, call: impl FnOnce() -> Result<T, Error>) -> Result<T, ErrorReport> {
+    let may_write = || if function.writes { server::may_write(function.name) } else { Ok(()) };
+    passing(|| may_write().and_then(|()| call())).map_err(ErrorReport::from)
 }
 
 fn sql_uuid(id: uuid::Uuid) -> Uuid {
@@ -46,7 +42,7 @@ fn append(
     key: Option<Text<'_>>,
     headers: Option<Json<'_>>,
 ) -> Result<Uuid, ErrorReport> {
-    writing(c"outbox.append()", || {
+    run(call::append, || {
         let draft = append::Draft { kind: r#type, payload, id: id.map(uuid), available_at, key, headers };
         Ok(sql_uuid(append::append(topic, draft)?))
     })
@@ -57,7 +53,7 @@ fn append_batch(
     topic: Option<Text<'_>>,
     messages: Option<Json<'_>>,
 ) -> Result<SetOfIterator<'static, Uuid>, ErrorReport> {
-    writing(c"outbox.append_batch()", || {
+    run(call::append_batch, || {
         let ids = append::append_batch(topic, messages)?;
         Ok(SetOfIterator::new(ids.into_iter().map(sql_uuid)))
     })
@@ -72,19 +68,19 @@ fn claim<'fcx>(
     wait_seconds: Option<i32>,
     caller: Caller<'fcx>,
 ) -> Result<ClaimedRows<'fcx>, ErrorReport> {
-    writing(c"outbox.claim()", || {
-        claim::claim(claim::Request { owner, topic, batch_size, lease_seconds, wait_seconds }, caller)
+    run(call::claim, || {
+        claim::claim(Request { owner, topic, batch_size, lease_seconds, wait_seconds }, caller)
     })
 }
 
 #[pg_extern(sql = false)]
-fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) -> Result<(), ErrorReport> {
-    writing(c"outbox.wait()", || claim::wait(topic, wait_seconds, call))
+fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, caller: Call<'_>) -> Result<(), ErrorReport> {
+    run(call::wait, || wait::wait(topic, wait_seconds, caller))
 }
 
 #[pg_extern(sql = false)]
 fn complete(token: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.complete()", || answer::complete(token.map(uuid)))
+    run(call::complete, || complete::complete(token.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
@@ -92,7 +88,7 @@ fn complete_batch<'fcx>(
     tokens: Option<UuidArray>,
     caller: Caller<'fcx>,
 ) -> Result<AnswerRows<'fcx>, ErrorReport> {
-    writing(c"outbox.complete_batch()", || answer::complete_batch(tokens, caller))
+    run(call::complete_batch, || complete::complete_batch(tokens, caller))
 }
 
 #[pg_extern(sql = false)]
@@ -101,32 +97,32 @@ fn fail(
     error: Option<Text<'_>>,
     retry_at: Option<Time>,
 ) -> Result<Option<String>, ErrorReport> {
-    writing(c"outbox.fail()", || Ok(answer::fail(token.map(uuid), error, retry_at)?.map(String::from)))
+    run(call::fail, || Ok(fail::fail(token.map(uuid), error, retry_at)?.map(String::from)))
 }
 
 #[pg_extern(sql = false)]
 fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.abandon()", || answer::abandon(token.map(uuid), error))
+    run(call::abandon, || fail::abandon(token.map(uuid), error))
 }
 
 #[pg_extern(sql = false)]
 fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, ErrorReport> {
-    writing(c"outbox.extend()", || answer::extend(token.map(uuid), lease_seconds))
+    run(call::extend, || extend::extend(token.map(uuid), lease_seconds))
 }
 
 #[pg_extern(sql = false)]
 fn release(token: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.release()", || answer::release(token.map(uuid)))
+    run(call::release, || release::release(token.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn consume_once(consumer: Option<Text<'_>>, message_id: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.consume_once()", || consume_once::consume_once(consumer, message_id.map(uuid)))
+    run(call::consume_once, || consume_once::consume_once(consumer, message_id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn retry_dead(id: Option<Uuid>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.retry_dead()", || revive::retry_dead(id.map(uuid)))
+    run(call::retry_dead, || retry_dead::retry_dead(id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
@@ -136,56 +132,56 @@ fn redrive(
     max_messages: Option<i32>,
     dry_run: Option<bool>,
 ) -> Result<i64, ErrorReport> {
-    writing(c"outbox.redrive()", || revive::redrive(topic, r#type, max_messages, dry_run))
+    run(call::redrive, || redrive::redrive(topic, r#type, max_messages, dry_run))
 }
 
 #[pg_extern(sql = false)]
 fn pause(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.pause()", || set_topic::pause(topic))
+    run(call::pause, || pause::pause(topic))
 }
 
 #[pg_extern(sql = false)]
 fn resume(topic: Option<Text<'_>>) -> Result<bool, ErrorReport> {
-    writing(c"outbox.resume()", || set_topic::resume(topic))
+    run(call::resume, || pause::resume(topic))
 }
 
 #[pg_extern(sql = false)]
 fn set_topic(topic: Option<Text<'_>>, settings: Option<Json<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.set_topic()", || set_topic::set_topic(topic, settings))
+    run(call::set_topic, || set_topic::set_topic(topic, settings))
 }
 
 #[pg_extern(sql = false)]
 fn cloudevent(id: Option<Uuid>) -> Result<Option<Json<'static>>, ErrorReport> {
-    reading(|| cloudevent::cloudevent(id.map(uuid)))
+    run(call::cloudevent, || cloudevent::cloudevent(id.map(uuid)))
 }
 
 #[pg_extern(sql = false)]
 fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.grant_access()", || grant_access::grant_access(role_name, capability))
+    run(call::grant_access, || grant_access::grant_access(role_name, capability))
 }
 
 #[pg_extern(sql = false)]
 fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), ErrorReport> {
-    writing(c"outbox.revoke_access()", || grant_access::revoke_access(role_name, capability))
+    run(call::revoke_access, || grant_access::revoke_access(role_name, capability))
 }
 
 /// A trigger; what it answers means nothing.
 #[pg_extern(sql = false)]
 fn apply_access() -> Result<(), ErrorReport> {
-    reading(privileges::follow_rows)
+    run(call::apply_access, privileges::follow_rows)
 }
 
 #[pg_extern(sql = false)]
 fn read_stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, ErrorReport> {
-    reading(|| stats::stats(caller))
+    run(call::read_stats, || stats::stats(caller))
 }
 
 #[pg_extern(sql = false)]
 fn read_status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, ErrorReport> {
-    reading(|| status::status(caller))
+    run(call::read_status, || status::status(caller))
 }
 
 #[pg_extern(sql = false)]
 fn purge(max_messages: Option<i32>) -> Result<i64, ErrorReport> {
-    writing(c"outbox.purge()", || Ok(purge::purge(max_messages)?.messages))
+    run(call::purge, || Ok(purge::purge(max_messages)?.messages))
 }

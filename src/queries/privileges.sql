@@ -1,11 +1,12 @@
 -- What outbox.access gives (due), what was given for it (given: the initial privileges, which no dump carries), and what
--- roles hold (held). A statement follows.
-WITH capability (name, objects, first) AS (VALUES
-    ('producer', '{outbox,append,append_batch}'::text[], 'append'),
-    ('worker', '{outbox,claim,wait,complete,complete_batch,fail,abandon,extend,release,consume_once}', 'claim'),
-    ('operator', '{outbox,retry_dead,redrive,pause,resume,set_topic,purge,grant_access,revoke_access,cloudevent,'
-                 'read_stats,read_status,message,stats,status}', 'retry_dead'),
-    ('monitor', '{outbox,read_stats,read_status,stats,status}', 'read_stats')
+-- roles hold (held). In front are the functions that each capability includes (included), a statement follows.
+capability (name, objects, first) AS (
+    SELECT i.capability, array_agg(i.name) || '{outbox}' || c.views, c.first
+      FROM included AS i
+      JOIN (VALUES ('producer', '{}'::text[], 'append'), ('worker', '{}', 'claim'),
+                   ('operator', '{message,stats,status}', 'retry_dead'), ('monitor', '{stats,status}', 'read_stats'))
+           AS c (name, views, first) ON c.name = i.capability
+     GROUP BY i.capability, c.views, c.first
 ), object AS MATERIALIZED (
     SELECT o.*, i.initprivs AS initial
       FROM (SELECT 'pg_proc'::regclass AS class, oid, proname AS name, proowner AS owner, proacl AS acl,

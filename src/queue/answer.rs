@@ -1,17 +1,15 @@
-//! Worker side, second half: every answer to a lease. `complete`, `fail`, `abandon`, `extend`, `release`.
+//! Worker side, second half: what every answer to a lease does.
 //!
 //! An answer counts only while its token's lease is the message's current one; else it changes nothing and says so.
 //! It waits for a transaction that is changing the row and then judges by what that one left. In Rust because it must
 //! judge by the latest state in every isolation level: SQL under REPEATABLE READ would call a new lease stale.
 
 use crate::error::Error;
-use crate::pg::datum::{Numbers, Text, Time, UuidArray};
+use crate::pg::datum::{Numbers, Text, Time};
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Outcome, Table, Wait};
 use crate::queue::key_release::{self, Ended};
-use crate::queue::result::{AnswerRows, Caller};
-use crate::rules::argument::{self, Fault};
 use crate::rules::{backoff, receipt, token};
 use crate::shmem::counters::Event;
 use crate::shmem::pending;
@@ -22,71 +20,8 @@ use crate::tables::topic::TopicRules;
 use crate::{settings, shmem};
 use uuid::Uuid;
 
-/// Longest error text that is kept, in bytes.
-const ERROR_BYTES: i32 = 8192;
-
-/// Delivered, if the lease is current.
-pub fn complete(token: Option<Uuid>) -> Result<bool, Error> {
-    let token = argument::required("token", token)?;
-    Ok(complete_all(&[token])?[0])
-}
-
-/// Delivered, each token for itself: rows of token and answer in input order. A repeated token is true once.
-pub fn complete_batch<'fcx>(
-    tokens: Option<UuidArray>,
-    caller: Caller<'fcx>,
-) -> Result<AnswerRows<'fcx>, Error> {
-    let tokens = argument::required("tokens", tokens)?;
-    argument::array("tokens", tokens.dimensions, tokens.length)?;
-    let tokens: Option<Vec<Uuid>> = tokens.elements.into_iter().collect();
-    let tokens = tokens.ok_or(Fault::NullElement("tokens"))?;
-    let mut rows = caller.answer_rows()?;
-    for (token, completed) in tokens.iter().zip(complete_all(&tokens)?) {
-        rows.push(*token, completed);
-    }
-    Ok(rows)
-}
-
-/// The message's new state, or None if the lease is not current.
-pub fn fail(
-    token: Option<Uuid>,
-    error: Option<Text<'_>>,
-    retry_at: Option<Time>,
-) -> Result<Option<&'static str>, Error> {
-    let token = argument::required("token", token)?;
-    if retry_at.is_some_and(|time| !time.is_finite()) {
-        return Err(Fault::NotFinite("retry_at").into());
-    }
-    let answer = Answer::Fail { error: error.map(|text| text.cut(ERROR_BYTES)), retry_at };
-    Ok(settle(token, answer)?.map(|settled| match settled.place {
-        Place::Dead => "dead",
-        Place::Ready | Place::Waiting | Place::Parked => "waiting",
-    }))
-}
-
-/// Dead now, if the lease is current.
-pub fn abandon(token: Option<Uuid>, error: Option<Text<'_>>) -> Result<bool, Error> {
-    let token = argument::required("token", token)?;
-    let error = error.map(|text| text.cut(ERROR_BYTES));
-    Ok(settle(token, Answer::Abandon { error })?.is_some())
-}
-
-/// The lease's new end, or None if it is not current.
-pub fn extend(token: Option<Uuid>, lease_seconds: Option<i32>) -> Result<Option<Time>, Error> {
-    let token = argument::required("token", token)?;
-    if let Some(seconds) = lease_seconds {
-        argument::within("lease_seconds", seconds, argument::LEASE_SECONDS)?;
-    }
-    Ok(settle(token, Answer::Extend { lease_seconds })?.and_then(|settled| settled.leased_until))
-}
-
-/// Ready again at once, its attempt uncounted, if the lease is current.
-pub fn release(token: Option<Uuid>) -> Result<bool, Error> {
-    let token = argument::required("token", token)?;
-    Ok(settle(token, Answer::Release)?.is_some())
-}
-
-enum Answer<'a> {
+/// An answer to a lease, but for that it is done.
+pub enum Answer<'a> {
     Fail { error: Option<Text<'a>>, retry_at: Option<Time> },
     Abandon { error: Option<Text<'a>> },
     Extend { lease_seconds: Option<i32> },
@@ -94,12 +29,13 @@ enum Answer<'a> {
 }
 
 /// What an accepted answer left.
-struct Settled {
-    place: Place,
-    leased_until: Option<Time>,
+pub struct Settled {
+    pub place: Place,
+    pub leased_until: Option<Time>,
 }
 
-fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
+/// Gives an answer, if the token's lease is current.
+pub fn settle(token: Uuid, answer: Answer<'_>) -> Result<Option<Settled>, Error> {
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
     let Some((seq, lease)) = token::decode(token) else { return Ok(None) };
@@ -188,7 +124,7 @@ fn count_stale(seqs: &[i64]) -> Result<(), Error> {
 }
 
 /// Completes in the order of the messages, so that two calls that share some cannot wait for each other in a circle.
-fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
+pub fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let mut answers = vec![false; tokens.len()];
     let mut leases: Vec<(i64, i64, usize)> = tokens

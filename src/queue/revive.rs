@@ -1,4 +1,4 @@
-//! Giving dead messages another life: one with `retry_dead`, those of a topic with `redrive`.
+//! Giving dead messages another life.
 //!
 //! Dead is also a message whose last lease ran out though nobody has recorded it. Whoever is changing a message at the
 //! moment is waited for, and judged by what that leaves.
@@ -8,91 +8,29 @@ use crate::pg::datum::{Text, Time};
 use crate::pg::scan::{InOrder, Scan};
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Outcome, RowId, Table, Wait};
+use crate::pg::table::{Outcome, RowId, Table, Wait};
 use crate::queue::key_release;
-use crate::rules::argument::{self, Fault};
 use crate::shmem::pending;
-use crate::tables::find::{self, Lookup};
-use crate::tables::row::{Deliveries, Envelopes, Place, Topics};
+use crate::tables::find::Lookup;
+use crate::tables::row::{Deliveries, Place, Topics};
 use crate::tables::topic::TopicRules;
 use crate::{settings, shmem};
 use std::collections::BTreeSet;
-use uuid::Uuid;
-
-/// Ready again with no attempts counted, at its old place. True if it was dead.
-pub fn retry_dead(id: Option<Uuid>) -> Result<bool, Error> {
-    let id = argument::required("id", id)?;
-    if id.is_nil() {
-        return Err(Fault::NilUuid("id").into());
-    }
-    let deliveries = Table::<Deliveries>::open(Access::Write)?;
-    let topics = Table::<Topics>::open(Access::Read)?;
-    let seq = find::seq_of(id, &Latest::push())?;
-    let Some(seq) = seq else { return Ok(false) };
-    let mut going_back = GoingBack::new(&deliveries);
-    let revived = revive(seq, &deliveries, &topics, &mut going_back)?;
-    going_back.finish()?;
-    Ok(revived)
-}
-
-/// Revives the dead messages of a topic, or those of one type, oldest first, and returns how many; with `dry_run` how
-/// many it would.
-pub fn redrive(
-    topic: Option<Text<'_>>,
-    kind: Option<Text<'_>>,
-    max_messages: Option<i32>,
-    dry_run: Option<bool>,
-) -> Result<i64, Error> {
-    let topic = argument::required("topic", topic)?;
-    argument::name("topic", topic.letters())?;
-    if let Some(kind) = kind {
-        argument::name("type", kind.letters())?;
-    }
-    let limit = max_messages.map(|limit| argument::positive("max_messages", limit)).transpose()?;
-    let limit = limit.map_or(i64::MAX, i64::from);
-    let dry_run = argument::required("dry_run", dry_run)?;
-    let deliveries = Table::<Deliveries>::open(Access::Write)?;
-    let topics = Table::<Topics>::open(Access::Read)?;
-    let envelopes = Table::<Envelopes>::open(Access::Read)?;
-    let snapshot = Latest::push();
-    let mut dead = Dead::of(topic, &deliveries, &topics, &snapshot)?;
-    let mut bodies = Lookup::open(&envelopes, &snapshot)?;
-    let mut going_back = GoingBack::new(&deliveries);
-    let mut revived = 0;
-    while revived < limit {
-        let Some(seq) = dead.next() else { break };
-        if let Some(kind) = kind
-            && bodies.find(seq).is_none_or(|body| body.row.kind.bytes() != kind.bytes())
-        {
-            continue;
-        }
-        if dry_run {
-            revived += 1;
-            continue;
-        }
-        going_back.lock_before(seq)?;
-        if revive(seq, &deliveries, &topics, &mut going_back)? {
-            revived += 1;
-        }
-    }
-    going_back.finish()?;
-    Ok(revived)
-}
 
 /// Leases that go back with revived messages: locked in arrival order among those, as answers lock too, and parked when
 /// all are locked. So single calls cannot wait for each other in a circle.
-struct GoingBack<'t> {
+pub struct GoingBack<'t> {
     deliveries: &'t Table<Deliveries>,
     to_lock: BTreeSet<i64>,
     locked: Vec<(i64, RowId)>,
 }
 
 impl<'t> GoingBack<'t> {
-    fn new(deliveries: &'t Table<Deliveries>) -> Self {
+    pub fn new(deliveries: &'t Table<Deliveries>) -> Self {
         GoingBack { deliveries, to_lock: BTreeSet::new(), locked: Vec::new() }
     }
 
-    fn lock_before(&mut self, end: i64) -> Result<(), Error> {
+    pub fn lock_before(&mut self, end: i64) -> Result<(), Error> {
         while let Some(seq) = self.to_lock.first().copied().filter(|seq| *seq < end) {
             self.to_lock.remove(&seq);
             self.locked.extend(key_release::lock_leased(self.deliveries, seq)?);
@@ -100,14 +38,14 @@ impl<'t> GoingBack<'t> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(mut self) -> Result<(), Error> {
         self.lock_before(i64::MAX)?;
         key_release::park_locked(self.deliveries, &Latest::push(), self.locked)
     }
 }
 
 /// Revives message `seq` if it is dead.
-fn revive(
+pub fn revive(
     seq: i64,
     deliveries: &Table<Deliveries>,
     topics: &Table<Topics>,
@@ -144,7 +82,7 @@ fn revive(
 }
 
 /// The dead messages of a topic at one moment, in arrival order: recorded deaths and unrecorded ones, merged.
-struct Dead<'s> {
+pub struct Dead<'s> {
     recorded: Scan<'s, Deliveries>,
     expiring: InOrder<'s>,
     /// The next of each, once looked for; the inner None is the end.
@@ -154,7 +92,7 @@ struct Dead<'s> {
 }
 
 impl<'s> Dead<'s> {
-    fn of(
+    pub fn of(
         topic: Text<'s>,
         deliveries: &'s Table<Deliveries>,
         topics: &Table<Topics>,

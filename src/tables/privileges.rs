@@ -15,20 +15,30 @@ use pgrx::pg_sys::{self, Oid};
 use pgrx::spi::Spi;
 use std::cell::Cell;
 use std::ffi::CString;
+use std::sync::OnceLock;
 
-/// `$file` behind what it uses.
-macro_rules! query {
-    ($file:literal) => {
-        concat!(include_str!("../queries/privileges.sql"), include_str!(concat!("../queries/", $file)))
-    };
-}
-const FORGET: &str = query!("privileges_forget.sql");
-const INITIAL: &str = query!("privileges_initial.sql");
-const STATEMENTS: &str = query!("privileges_statements.sql");
+/// What each of the three begins with, behind the rows of VALUES.
+const COMMON: &str = include_str!("../queries/privileges.sql");
+const FORGET: &str = include_str!("../queries/privileges_forget.sql");
+const INITIAL: &str = include_str!("../queries/privileges_initial.sql");
+const STATEMENTS: &str = include_str!("../queries/privileges_statements.sql");
 const WRITE_DOWN: &str = include_str!("../queries/privileges_write_down.sql");
 const RENAME: &str = include_str!("../queries/rename_access.sql");
 
+/// Rows of VALUES: a capability and a function that it includes.
+static CAPABILITIES: OnceLock<&str> = OnceLock::new();
+
 thread_local! { static FOLLOWING: Cell<bool> = const { Cell::new(false) } }
+
+/// Tells what functions each capability includes.
+pub fn register(capabilities: &'static str) {
+    CAPABILITIES.get_or_init(|| capabilities);
+}
+
+fn query(statement: &str) -> String {
+    let capabilities = CAPABILITIES.get().copied().unwrap_or_default();
+    format!("WITH included (capability, name) AS (VALUES {capabilities}), {COMMON}{statement}")
+}
 
 /// While one is there, triggers on the table do nothing. An error ends it too.
 struct Following;
@@ -82,10 +92,10 @@ pub fn follow_roles() -> Result<(), Error> {
 
 /// Returns how much there was to do.
 fn follow() -> usize {
-    let rows = run(FORGET, &[]) + run(RENAME, &[]);
-    let (statements, mut written) = (all(STATEMENTS), 0);
+    let rows = run(&query(FORGET), &[]) + run(RENAME, &[]);
+    let (statements, mut written) = (all(&query(STATEMENTS)), 0);
     Spi::connect(|client| {
-        for row in client.select(INITIAL, None, &[]).into_iter().flatten() {
+        for row in client.select(&query(INITIAL), None, &[]).into_iter().flatten() {
             let (class, object, acl) = (row.get::<Oid>(1), row.get::<Oid>(2), row.get::<Text<'_>>(3));
             if let (Ok(Some(class)), Ok(Some(object)), Ok(Some(acl))) = (class, object, acl) {
                 written += as_superuser(|| run(WRITE_DOWN, &[class.into(), object.into(), acl.into()]));
