@@ -154,6 +154,15 @@ def layering():
                 yield f"{here(file)} uses {name}"
 
 
+def functions():
+    """A SQL function is in the file of its name, or the head of its neighbour's file names it; likewise its regression test."""
+    for name in re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) outbox\.(\w+)", (setup.CHECKOUT / "sql/functions.sql").read_text(), re.M):
+        for folder, ending in (SOURCE / "functions", "rs"), (setup.CHECKOUT / "tests/pg_regress/sql", "sql"):
+            heads = (file.read_text().splitlines()[0] for file in folder.glob(f"*.{ending}"))
+            if not (folder / f"{name}.{ending}").exists() and not any(re.search(rf"\b{name}\b", head) for head in heads):
+                yield f"{name} has no {here(folder)}/{name}.{ending}"
+
+
 def pure_rules():
     """The rules know nothing of PostgreSQL: their crate does not depend on pgrx."""
     manifest = tomllib.loads((SOURCE / "rules" / "Cargo.toml").read_text())
@@ -189,6 +198,7 @@ CHECKS = [
     unsafe_only_in_pg,
     unsafe_says_why,
     layering,
+    functions,
     pure_rules,
     ascii_sql,
     pgspot,

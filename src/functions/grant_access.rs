@@ -1,4 +1,4 @@
-//! `grant_access` and `revoke_access`: a right is a row of `outbox.access`, and privileges follow the rows (`tables/privileges.rs`).
+//! `grant_access` and `revoke_access`; `apply_access` and `forget_access` for rows written by hand, see `tables/privileges.rs`.
 
 use crate::error::Error;
 use crate::pg::datum::{Text, letters};

@@ -1,4 +1,4 @@
-//! What each topic has in stock, and what has become of its messages since the server started: `outbox.stats`.
+//! `read_stats`, for `outbox.stats`: what each topic has in stock, and what has become of its messages.
 
 use crate::error::Error;
 use crate::pg::datum::Text;

@@ -1,4 +1,4 @@
-//! Health checks: what is wrong, and what to do about it. For `outbox.status`.
+//! `read_status`, for `outbox.status`: health checks, what is wrong and what to do about it.
 
 use crate::error::Error;
 use crate::pg::datum::{Text, Time};

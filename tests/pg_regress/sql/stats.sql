@@ -1,4 +1,4 @@
--- stats: per topic, how many messages are in which state, and what was answered since the server started.
+-- stats, read_stats: per topic, how many messages are in which state, and what was answered since the server started.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 SELECT * FROM outbox.stats;
 -- The same as the states of outbox.message tell.

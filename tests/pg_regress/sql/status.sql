@@ -1,4 +1,4 @@
--- status: health checks. What depends on the server, see tests/cluster/test_status.py.
+-- status, read_status: health checks. What depends on the server, see tests/cluster/test_status.py.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 SELECT name, ok IS NOT NULL AS known, detail <> '' AS told FROM outbox.status;
 SELECT name, ok FROM outbox.status WHERE name NOT IN ('preload', 'worker', 'xmin horizon', 'last purge', 'dead tuples');

@@ -1,4 +1,4 @@
--- access: a right is a row, and privileges follow.
+-- grant_access, revoke_access, apply_access, forget_access: a right is a row, and privileges follow.
 TRUNCATE outbox.envelope, outbox.delivery, outbox.receipt, outbox.processed, outbox.topic;
 CREATE ROLE regress_outbox_a;
 CREATE ROLE regress_outbox_b;
@@ -26,603 +26,153 @@ CREATE FUNCTION pg_temp.holds(role text) RETURNS TABLE (kind text, names text) L
    UNION ALL SELECT 'right', string_agg(capability || ':' || topic, ' ' ORDER BY capability, topic) FROM outbox.access WHERE access.role = $1
   HAVING count(*) > 0 ORDER BY 1
 $$;
+
 -- Each capability: what it gives, and that taking it away leaves nothing.
 SELECT outbox.grant_access(role_name => 'regress_outbox_a', capability => 'producer');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-  kind   |        names        
----------+---------------------
- right   | producer:*
- routine | append append_batch
- schema  | outbox
-(3 rows)
-
 SELECT outbox.grant_access('regress_outbox_a', 'producer'); -- again
- grant_access 
---------------
- 
-(1 row)
-
 SELECT outbox.revoke_access(role_name => 'regress_outbox_a', capability => 'producer');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
-
 SELECT outbox.grant_access('regress_outbox_a', 'worker');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-  kind   |                                    names                                    
----------+-----------------------------------------------------------------------------
- right   | worker:*
- routine | abandon claim complete complete_batch consume_once extend fail release wait
- schema  | outbox
-(3 rows)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'worker');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT outbox.grant_access('regress_outbox_a', 'operator');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-   kind   |                                                    names                                                     
-----------+--------------------------------------------------------------------------------------------------------------
- relation | message stats status
- right    | operator:*
- routine  | cloudevent grant_access pause purge read_stats read_status redrive resume retry_dead revoke_access set_topic
- schema   | outbox
-(4 rows)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'operator');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT outbox.grant_access('regress_outbox_a', 'monitor');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-   kind   |         names          
-----------+------------------------
- relation | stats status
- right    | monitor:*
- routine  | read_stats read_status
- schema   | outbox
-(4 rows)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'monitor');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'monitor'); -- again
- revoke_access 
----------------
- 
-(1 row)
-
 -- Every routine and every view is in a capability.
 SELECT outbox.grant_access('regress_outbox_a', capability) FROM unnest('{producer,worker,operator}'::text[]) AS capability;
- grant_access 
---------------
- 
- 
- 
-(3 rows)
-
 SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND NOT has_function_privilege('regress_outbox_a', oid, 'EXECUTE')
    AND obj_description(oid, 'pg_proc') NOT LIKE '%Private.';
- proname 
----------
-(0 rows)
-
 SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v' AND NOT has_table_privilege('regress_outbox_a', oid, 'SELECT');
- relname 
----------
-(0 rows)
-
 -- Tables are in none.
 SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'S')
    AND (has_table_privilege('regress_outbox_a', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') OR has_any_column_privilege('regress_outbox_a', oid, 'SELECT, UPDATE'));
- relname 
----------
-(0 rows)
-
 -- What another capability includes stays.
 SELECT outbox.grant_access('regress_outbox_a', 'monitor');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'monitor');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT pg_temp.try('regress_outbox_a', 'SELECT * FROM outbox.stats');
- try 
------
- ok
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'producer'), outbox.revoke_access('regress_outbox_a', 'worker');
- revoke_access | revoke_access 
----------------+---------------
-               | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-   kind   |                                                    names                                                     
-----------+--------------------------------------------------------------------------------------------------------------
- relation | message stats status
- right    | operator:*
- routine  | cloudevent grant_access pause purge read_stats read_status redrive resume retry_dead revoke_access set_topic
- schema   | outbox
-(4 rows)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'operator');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
-
 -- What was granted by hand is none of its business, nor is USAGE while there is such.
 GRANT USAGE ON SCHEMA outbox TO regress_outbox_a;
 GRANT EXECUTE ON FUNCTION outbox.purge TO regress_outbox_a;
 SELECT outbox.grant_access('regress_outbox_a', 'monitor'), outbox.revoke_access('regress_outbox_a', 'monitor');
- grant_access | revoke_access 
---------------+---------------
-              | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-  kind   | names  
----------+--------
- routine | purge
- schema  | outbox
-(2 rows)
-
 REVOKE ALL ON FUNCTION outbox.purge FROM regress_outbox_a;
 REVOKE ALL ON SCHEMA outbox FROM regress_outbox_a;
+
 -- It works: an operator grants without being anything else; a monitor sees numbers, no payload, no error, no token.
 SELECT outbox.grant_access('regress_outbox_a', 'operator'), outbox.grant_access('regress_outbox_b', 'monitor');
- grant_access | grant_access 
---------------+--------------
-              | 
-(1 row)
-
 SELECT pg_temp.try('regress_outbox_b', statement) FROM unnest('{SELECT * FROM outbox.stats,SELECT * FROM outbox.status,SELECT * FROM outbox.message,
   SELECT * FROM outbox.delivery,"SELECT outbox.grant_access(''regress_outbox_b'', ''operator'')",SELECT outbox.purge(),SELECT outbox.claim(''w'')}'::text[]) AS statement;
-                         try                         
------------------------------------------------------
- ok
- ok
- 42501 | permission denied for view message
- 42501 | permission denied for table delivery
- 42501 | permission denied for function grant_access
- 42501 | permission denied for function purge
- 42501 | permission denied for function claim
-(7 rows)
-
 SELECT pg_temp.try('regress_outbox_a', $$SELECT outbox.grant_access('regress_Outbox "quoted"', 'producer')$$);
- try 
------
- ok
-(1 row)
-
 SELECT pg_temp.try('regress_Outbox "quoted"', $$SELECT outbox.append('t', 'e', '1')$$);
- try 
------
- ok
-(1 row)
-
 SELECT pg_temp.try('regress_outbox_a', $$SELECT outbox.revoke_access('regress_Outbox "quoted"', 'producer')$$);
- try 
------
- ok
-(1 row)
-
 SELECT pg_temp.try('regress_Outbox "quoted"', $$SELECT outbox.append('t', 'e', '1')$$);
-                     try                     
----------------------------------------------
- 42501 | permission denied for schema outbox
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'operator'), outbox.revoke_access('regress_outbox_b', 'monitor');
- revoke_access | revoke_access 
----------------+---------------
-               | 
-(1 row)
 
 -- Errors. Nothing for PUBLIC, and no role is made.
 SELECT outbox.grant_access('public', 'producer');
-ERROR:  role "public" does not exist
 SELECT outbox.grant_access('PUBLIC', 'producer');
-ERROR:  role "PUBLIC" does not exist
 SELECT outbox.grant_access('current_user', 'producer');
-ERROR:  role "current_user" does not exist
 SELECT outbox.grant_access('none', 'producer');
-ERROR:  role "none" does not exist
 SELECT outbox.grant_access('', 'producer');
-ERROR:  role "" does not exist
 SELECT outbox.revoke_access('no such role', 'producer');
-ERROR:  role "no such role" does not exist
 SELECT outbox.grant_access('regress_OUTBOX_a', 'producer');
-ERROR:  role "regress_OUTBOX_a" does not exist
 SELECT outbox.grant_access('regress_outbox_a', 'Producer');
-ERROR:  unknown capability "Producer"
-HINT:  The capabilities are producer, worker, operator, monitor, producer:topic and worker:topic.
 SELECT outbox.grant_access('regress_outbox_a', '');
-ERROR:  unknown capability ""
-HINT:  The capabilities are producer, worker, operator, monitor, producer:topic and worker:topic.
 SELECT outbox.grant_access('regress_outbox_a', 'operator:t');
-ERROR:  unknown capability "operator:t"
-HINT:  The capabilities are producer, worker, operator, monitor, producer:topic and worker:topic.
 SELECT outbox.revoke_access('regress_outbox_a', 'monitor:t');
-ERROR:  unknown capability "monitor:t"
-HINT:  The capabilities are producer, worker, operator, monitor, producer:topic and worker:topic.
 SELECT outbox.grant_access('regress_outbox_a', 'producer:');
-ERROR:  topic must not be empty or blank
 SELECT outbox.grant_access('regress_outbox_a', E'worker:a\tb');
-ERROR:  topic must not contain control characters
 SELECT outbox.grant_access('regress_outbox_a', 'worker:' || repeat('x', 256));
-ERROR:  topic is too long
-DETAIL:  It has 256 bytes; at most 255 are allowed.
 SELECT outbox.grant_access(NULL, 'producer');
-ERROR:  role_name must not be null
 SELECT outbox.grant_access('regress_outbox_a', NULL);
-ERROR:  capability must not be null
 SELECT outbox.revoke_access(NULL, 'producer');
-ERROR:  role_name must not be null
 SELECT outbox.revoke_access('regress_outbox_a', NULL);
-ERROR:  capability must not be null
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
 
 -- Per topic: a producer of one topic, then of two, and of one with a colon in its name.
 SELECT outbox.grant_access('regress_outbox_a', 'producer:orders');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT pg_temp.try('regress_outbox_a', format($$SELECT outbox.append(%L, 'e', '1')$$, topic)),
        pg_temp.try('regress_outbox_a', format($$SELECT outbox.append_batch(%L, '[]')$$, topic)) FROM unnest('{orders,bills,Orders}'::text[]) AS topic;
-                                                            try                                                             |                                                            try                                                             
-----------------------------------------------------------------------------------------------------------------------------+----------------------------------------------------------------------------------------------------------------------------
- ok                                                                                                                         | ok
- 42501 | permission denied for topic "bills" | outbox.grant_access() gives the capability producer for a topic or for all.  | 42501 | permission denied for topic "bills" | outbox.grant_access() gives the capability producer for a topic or for all.
- 42501 | permission denied for topic "Orders" | outbox.grant_access() gives the capability producer for a topic or for all. | 42501 | permission denied for topic "Orders" | outbox.grant_access() gives the capability producer for a topic or for all.
-(3 rows)
-
 SELECT outbox.grant_access('regress_outbox_a', 'producer:bills'), outbox.grant_access('regress_outbox_a', 'producer:a:b'),
        outbox.grant_access('regress_outbox_a', 'producer:bills');
- grant_access | grant_access | grant_access 
---------------+--------------+--------------
-              |              | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-  kind   |                    names                    
----------+---------------------------------------------
- right   | producer:a:b producer:bills producer:orders
- routine | append append_batch
- schema  | outbox
-(3 rows)
-
 SELECT topic, left(pg_temp.try('regress_outbox_a', format($$SELECT outbox.append(%L, 'e', '1')$$, topic)), 5) FROM unnest('{orders,bills,a:b,a}'::text[]) AS topic;
- topic  | left  
---------+-------
- orders | ok
- bills  | ok
- a:b    | ok
- a      | 42501
-(4 rows)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'producer:orders'), outbox.revoke_access('regress_outbox_a', 'producer:orders');
- revoke_access | revoke_access 
----------------+---------------
-               | 
-(1 row)
-
 SELECT topic, left(pg_temp.try('regress_outbox_a', format($$SELECT outbox.append(%L, 'e', '1')$$, topic)), 5) FROM unnest('{orders,bills}'::text[]) AS topic;
- topic  | left  
---------+-------
- orders | 42501
- bills  | ok
-(2 rows)
-
 -- The last topic takes the privilege along.
 SELECT outbox.revoke_access('regress_outbox_a', 'producer:bills'), outbox.revoke_access('regress_outbox_a', 'producer:a:b');
- revoke_access | revoke_access 
----------------+---------------
-               | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
-
 -- The whole capability includes its topics, and losing it is losing them.
 SELECT outbox.grant_access('regress_outbox_a', 'producer:orders'), outbox.grant_access('regress_outbox_a', 'producer');
- grant_access | grant_access 
---------------+--------------
-              | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-  kind   |        names        
----------+---------------------
- right   | producer:*
- routine | append append_batch
- schema  | outbox
-(3 rows)
-
 SELECT outbox.grant_access('regress_outbox_a', 'producer:bills'), outbox.revoke_access('regress_outbox_a', 'producer:orders');
- grant_access | revoke_access 
---------------+---------------
-              | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
-  kind   |        names        
----------+---------------------
- right   | producer:*
- routine | append append_batch
- schema  | outbox
-(3 rows)
-
 SELECT left(pg_temp.try('regress_outbox_a', $$SELECT outbox.append('other', 'e', '1')$$), 5);
- left 
-------
- ok
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'producer');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT outbox.grant_access('regress_outbox_a', 'producer:orders'), outbox.revoke_access('regress_outbox_a', 'producer');
- grant_access | revoke_access 
---------------+---------------
-              | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
 
 -- A worker of one topic: claims, waits and answers for that one.
 TRUNCATE outbox.envelope, outbox.delivery;
 SELECT count(outbox.append(topic, 'e', '1')) FROM unnest('{orders,orders,bills,bills}'::text[]) AS topic;
- count 
--------
-     4
-(1 row)
-
 SELECT outbox.grant_access('regress_outbox_a', 'worker:orders');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT statement, pg_temp.try('regress_outbox_a', statement) FROM unnest('{"SELECT outbox.claim(''w'', ''orders'', 1)","SELECT outbox.claim(''w'', ''bills'')",
   SELECT outbox.claim(''w''),"SELECT outbox.claim(''w'', ''bills'', wait_seconds => 60)",CALL outbox.wait(''bills''),CALL outbox.wait()}'::text[]) AS statement;
-                       statement                       |                                                               try                                                               
--------------------------------------------------------+---------------------------------------------------------------------------------------------------------------------------------
- SELECT outbox.claim('w', 'orders', 1)                 | ok
- SELECT outbox.claim('w', 'bills')                     | 42501 | permission denied for topic "bills" | outbox.grant_access() gives the capability worker for a topic or for all.
- SELECT outbox.claim('w')                              | 42501 | permission denied for messages of any topic | outbox.grant_access() gives the capability worker for a topic or for all.
- SELECT outbox.claim('w', 'bills', wait_seconds => 60) | 42501 | permission denied for topic "bills" | outbox.grant_access() gives the capability worker for a topic or for all.
- CALL outbox.wait('bills')                             | 42501 | permission denied for topic "bills" | outbox.grant_access() gives the capability worker for a topic or for all.
- CALL outbox.wait()                                    | 42501 | permission denied for messages of any topic | outbox.grant_access() gives the capability worker for a topic or for all.
-(6 rows)
-
 SELECT token FROM outbox.claim('owner', 'orders', 1) \gset orders_
 SELECT token FROM outbox.claim('owner', 'bills', 1) \gset bills_
 SELECT answer, left(pg_temp.try('regress_outbox_a', format('SELECT outbox.%s(%L)', answer, :'bills_token')), 5) AS bills,
        left(pg_temp.try('regress_outbox_a', format('SELECT outbox.%s(%L)', answer, :'orders_token')), 5) AS orders
   FROM unnest('{extend,release,fail,abandon,complete}'::text[]) AS answer;
-  answer  | bills | orders 
-----------+-------+--------
- extend   | 42501 | ok
- release  | 42501 | ok
- fail     | 42501 | ok
- abandon  | 42501 | ok
- complete | 42501 | ok
-(5 rows)
-
 SELECT pg_temp.try('regress_outbox_a', format('SELECT * FROM outbox.complete_batch(%L)', ARRAY[:'bills_token', :'orders_token']));
-                                                           try                                                           
--------------------------------------------------------------------------------------------------------------------------
- 42501 | permission denied for topic "bills" | outbox.grant_access() gives the capability worker for a topic or for all.
-(1 row)
-
 SELECT pg_temp.try('regress_outbox_a', format('SELECT outbox.complete(%L)', gen_random_uuid()));
- try 
------
- ok
-(1 row)
-
 SELECT pg_temp.try('regress_outbox_a', $$SELECT outbox.consume_once('c', gen_random_uuid())$$);
- try 
------
- ok
-(1 row)
-
 SELECT outbox.complete(:'bills_token');
- complete 
-----------
- t
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_a', 'worker:orders');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_a');
- kind | names 
-------+-------
-(0 rows)
 
 -- Rights add up, over memberships; the other capability, the owner and superusers are not concerned.
 SELECT outbox.grant_access('regress_outbox_a', 'producer:orders'), outbox.grant_access('regress_outbox_b', 'producer:bills');
- grant_access | grant_access 
---------------+--------------
-              | 
-(1 row)
-
 CREATE FUNCTION pg_temp.may_append(role text) RETURNS text LANGUAGE sql AS $$
   SELECT string_agg(topic, ' ' ORDER BY topic) FROM unnest('{orders,bills,other}'::text[]) AS topic
    WHERE pg_temp.try(role, format('SELECT outbox.append(%L, %L, %L)', topic, 'e', '1')) = 'ok' $$;
 SELECT pg_temp.may_append('regress_outbox_a') AS a, pg_temp.may_append('regress_outbox_b') AS b;
-   a    |   b   
---------+-------
- orders | bills
-(1 row)
-
 GRANT regress_outbox_b TO regress_outbox_a;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-      a       
---------------
- bills orders
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_b', 'producer:bills'), outbox.grant_access('regress_outbox_b', 'producer');
- revoke_access | grant_access 
----------------+--------------
-               | 
-(1 row)
-
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-         a          
---------------------
- bills orders other
-(1 row)
-
 REVOKE regress_outbox_b FROM regress_outbox_a;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-   a    
---------
- orders
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_b', 'producer');
- revoke_access 
----------------
- 
-(1 row)
-
 GRANT USAGE ON SCHEMA outbox TO regress_outbox_b;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA outbox TO regress_outbox_b; -- by hand, without a row: no right
 SELECT left(pg_temp.try('regress_outbox_b', statement), 5) FROM unnest('{"SELECT outbox.append(''t'', ''e'', ''1'')","SELECT outbox.append_batch(''t'', ''[]'')",
   "SELECT outbox.claim(''w'')","SELECT outbox.claim(''w'', ''t'')",CALL outbox.wait(),"SELECT outbox.consume_once(''c'', gen_random_uuid())"}'::text[]) AS statement;
- left  
--------
- 42501
- 42501
- 42501
- 42501
- 42501
- 42501
-(6 rows)
-
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA outbox FROM regress_outbox_b;
 GRANT EXECUTE ON FUNCTION outbox.append TO regress_outbox_b;
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
- b 
----
- 
-(1 row)
-
 GRANT regress_outbox_a TO regress_outbox_b;
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
-   b    
---------
- orders
-(1 row)
-
 REVOKE EXECUTE ON FUNCTION outbox.append FROM regress_outbox_b;
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
-   b    
---------
- orders
-(1 row)
-
 REVOKE regress_outbox_a FROM regress_outbox_b;
 REVOKE USAGE ON SCHEMA outbox FROM regress_outbox_b;
 SELECT outbox.append('other', 'e', '1') IS NOT NULL AS superuser, pg_temp.may_append(current_user) AS itself;
- superuser |       itself       
------------+--------------------
- t         | bills orders other
-(1 row)
-
 ALTER ROLE regress_outbox_a SUPERUSER;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-         a          
---------------------
- bills orders other
-(1 row)
-
 ALTER ROLE regress_outbox_a NOSUPERUSER;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-   a    
---------
- orders
-(1 row)
-
 -- The same session as one role and the other; and a function with its owner's rights, within one with the caller's, within one with another's.
 SELECT outbox.grant_access('regress_outbox_b', 'producer:bills');
- grant_access 
---------------
- 
-(1 row)
-
 CREATE SCHEMA inner_a AUTHORIZATION regress_outbox_a;
 CREATE SCHEMA outer_b AUTHORIZATION regress_outbox_b;
 GRANT USAGE ON SCHEMA inner_a, outer_b TO PUBLIC;
@@ -630,386 +180,109 @@ GRANT USAGE ON SCHEMA inner_a, outer_b TO PUBLIC;
 SET ROLE regress_outbox_a;
 CREATE FUNCTION inner_a.append(topic text) RETURNS boolean LANGUAGE sql SECURITY DEFINER AS $$ SELECT outbox.append($1, 'e', '1') IS NOT NULL $$;
 SELECT outbox.append('orders', 'e', '1') IS NOT NULL AS appended;
- appended 
-----------
- t
-(1 row)
-
 SET ROLE regress_outbox_b;
 CREATE FUNCTION outer_b.invoker(topic text) RETURNS boolean LANGUAGE sql AS $$ SELECT outbox.append($1, 'e', '1') IS NOT NULL $$;
 CREATE FUNCTION outer_b.both(topic text, other text) RETURNS boolean LANGUAGE sql SECURITY DEFINER AS $$ SELECT outer_b.invoker($1) AND inner_a.append($2) $$;
 SELECT outbox.append('orders', 'e', '1');
-ERROR:  permission denied for topic "orders"
-HINT:  outbox.grant_access() gives the capability producer for a topic or for all.
 SELECT outer_b.both('bills', 'orders'), inner_a.append('orders');
- both | append 
-------+--------
- t    | t
-(1 row)
-
 SELECT outer_b.both('orders', 'orders');
-ERROR:  permission denied for topic "orders"
-HINT:  outbox.grant_access() gives the capability producer for a topic or for all.
 SELECT outer_b.both('bills', 'bills');
-ERROR:  permission denied for topic "bills"
-HINT:  outbox.grant_access() gives the capability producer for a topic or for all.
 SELECT inner_a.append('bills');
-ERROR:  permission denied for topic "bills"
-HINT:  outbox.grant_access() gives the capability producer for a topic or for all.
 SET ROLE regress_outbox_a;
 SELECT outer_b.both('bills', 'orders');
- both 
-------
- t
-(1 row)
-
 SELECT outer_b.invoker('bills');
-ERROR:  permission denied for topic "bills"
-HINT:  outbox.grant_access() gives the capability producer for a topic or for all.
 RESET ROLE;
 SET SESSION AUTHORIZATION regress_outbox_b;
 SELECT outbox.append('bills', 'e', '1') IS NOT NULL AS appended;
- appended 
-----------
- t
-(1 row)
-
 SELECT outbox.append('orders', 'e', '1');
-ERROR:  permission denied for topic "orders"
-HINT:  outbox.grant_access() gives the capability producer for a topic or for all.
 RESET SESSION AUTHORIZATION;
+
 -- In one transaction with the grant, and after its rollback.
 BEGIN;
 SELECT outbox.grant_access('regress_outbox_a', 'producer:bills');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-      a       
---------------
- bills orders
-(1 row)
-
 SAVEPOINT s;
 SELECT outbox.revoke_access('regress_outbox_a', 'producer:orders');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-   a   
--------
- bills
-(1 row)
-
 ROLLBACK TO s;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-      a       
---------------
- bills orders
-(1 row)
-
 ROLLBACK;
 SELECT pg_temp.may_append('regress_outbox_a') AS a;
-   a    
---------
- orders
-(1 row)
-
 -- A role that is renamed keeps its topics, also if two exchange their names; one that is dropped leaves nothing behind for
 -- the next of that name.
 ALTER ROLE regress_outbox_a RENAME TO regress_outbox_c;
 SELECT pg_temp.may_append('regress_outbox_c') AS c;
-   c    
---------
- orders
-(1 row)
-
 ALTER ROLE regress_outbox_b RENAME TO regress_outbox_a;
 SELECT pg_temp.may_append('regress_outbox_a') AS a, pg_temp.may_append('regress_outbox_c') AS c;
-   a   |   c    
--------+--------
- bills | orders
-(1 row)
-
 SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3;
-       role       | capability | topic  
-------------------+------------+--------
- regress_outbox_a | producer   | orders
- regress_outbox_b | producer   | bills
-(2 rows)
-
 SELECT outbox.purge();
- purge 
--------
-     0
-(1 row)
-
 SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3;
-       role       | capability | topic  
-------------------+------------+--------
- regress_outbox_a | producer   | bills
- regress_outbox_c | producer   | orders
-(2 rows)
-
 SELECT pg_temp.may_append('regress_outbox_a') AS a, pg_temp.may_append('regress_outbox_c') AS c;
-   a   |   c    
--------+--------
- bills | orders
-(1 row)
-
 ALTER ROLE regress_outbox_a RENAME TO regress_outbox_b;
 SELECT outbox.revoke_access('regress_outbox_b', 'producer:other'), outbox.grant_access('regress_outbox_b', 'producer:other');
- revoke_access | grant_access 
----------------+--------------
-               | 
-(1 row)
-
 SELECT role, capability, topic FROM outbox.access ORDER BY 1, 3;
-       role       | capability | topic  
-------------------+------------+--------
- regress_outbox_b | producer   | bills
- regress_outbox_b | producer   | other
- regress_outbox_c | producer   | orders
-(3 rows)
-
 \set VERBOSITY terse
 DROP ROLE regress_outbox_c;
-ERROR:  role "regress_outbox_c" cannot be dropped because some objects depend on it
 \set VERBOSITY default
 SET client_min_messages = warning;
 DROP SCHEMA inner_a, outer_b CASCADE;
 RESET client_min_messages;
 DROP OWNED BY regress_outbox_c;
 SELECT * FROM pg_temp.holds('regress_outbox_c');
- kind | names 
-------+-------
-(0 rows)
-
 DROP ROLE regress_outbox_c;
 CREATE ROLE regress_outbox_c;
 SELECT pg_temp.may_append('regress_outbox_c') AS c;
- c 
----
- 
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_b', 'producer');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT count(*) AS leftover_rows FROM outbox.access;
- leftover_rows 
----------------
-             0
-(1 row)
-
 -- Rows decide. One written by hand, or by a restore, is given; one whose role is missing is given when the role is there
 -- and somebody has looked; one that is removed is taken.
 INSERT INTO outbox.access VALUES ('regress_outbox_b', 'producer', 'orders'), ('regress_outbox_d', 'producer', 'bills'), ('regress_outbox_d', 'monitor', '*');
 SELECT * FROM pg_temp.holds('regress_outbox_b');
-  kind   |        names        
----------+---------------------
- right   | producer:orders
- routine | append append_batch
- schema  | outbox
-(3 rows)
-
 SELECT ok, detail FROM outbox.status WHERE name = 'access';
- ok |                                                          detail                                                           
-----+---------------------------------------------------------------------------------------------------------------------------
- f  | rights wait for roles that do not exist: regress_outbox_d: CREATE ROLE and call outbox.purge(), or outbox.revoke_access()
-(1 row)
-
 CREATE ROLE regress_outbox_d;
 SELECT * FROM pg_temp.holds('regress_outbox_d');
- kind  |          names           
--------+--------------------------
- right | monitor:* producer:bills
-(1 row)
-
 SELECT outbox.purge();
- purge 
--------
-     0
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_d');
-   kind   |                   names                    
-----------+--------------------------------------------
- relation | stats status
- right    | monitor:* producer:bills
- routine  | append append_batch read_stats read_status
- schema   | outbox
-(4 rows)
-
 SELECT pg_temp.may_append('regress_outbox_b') AS b, pg_temp.may_append('regress_outbox_d') AS d;
-   b    |   d   
---------+-------
- orders | bills
-(1 row)
-
 SELECT ok, detail FROM outbox.status WHERE name = 'access';
- ok |      detail       
-----+-------------------
- t  | every role exists
-(1 row)
-
 DELETE FROM outbox.access WHERE topic = 'bills';
 SELECT * FROM pg_temp.holds('regress_outbox_d');
-   kind   |         names          
-----------+------------------------
- relation | stats status
- right    | monitor:*
- routine  | read_stats read_status
- schema   | outbox
-(4 rows)
-
 SELECT pg_temp.may_append('regress_outbox_d') AS d;
- d 
----
- 
-(1 row)
-
 TRUNCATE outbox.access;
 SELECT * FROM pg_temp.holds('regress_outbox_b');
- kind | names 
-------+-------
-(0 rows)
-
 SELECT * FROM pg_temp.holds('regress_outbox_d');
- kind | names 
-------+-------
-(0 rows)
-
 -- Of a role that never was, too, rows can be revoked; but there must be one or the other.
 INSERT INTO outbox.access VALUES ('regress_outbox_nobody', 'producer', 'orders');
 SELECT outbox.revoke_access('regress_outbox_nobody', 'worker');
-ERROR:  role "regress_outbox_nobody" does not exist
 SELECT outbox.revoke_access('regress_outbox_nobody', 'producer');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT count(*) AS leftover_rows FROM outbox.access;
- leftover_rows 
----------------
-             0
-(1 row)
-
 -- Capabilities that are unknown give nothing, nor does the owner's own.
 INSERT INTO outbox.access VALUES ('regress_outbox_d', 'emperor', '*'), ('regress_outbox_d', 'producer', 'a'), (current_user, 'producer', 'a');
 SELECT * FROM pg_temp.holds('regress_outbox_d');
-  kind   |        names         
----------+----------------------
- right   | emperor:* producer:a
- routine | append append_batch
- schema  | outbox
-(3 rows)
-
 SELECT outbox.append('other', 'e', '1') IS NOT NULL AS owner;
- owner 
--------
- t
-(1 row)
-
 TRUNCATE outbox.access;
 -- All topics, written out.
 SELECT outbox.grant_access('regress_outbox_d', 'producer:a'), outbox.grant_access('regress_outbox_d', 'producer:*'), outbox.grant_access('regress_outbox_d', 'worker');
- grant_access | grant_access | grant_access 
---------------+--------------+--------------
-              |              | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_d') WHERE kind = 'right';
- kind  |        names        
--------+---------------------
- right | producer:* worker:*
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_d', 'producer:*'), outbox.revoke_access('regress_outbox_d', 'worker');
- revoke_access | revoke_access 
----------------+---------------
-               | 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_d');
- kind | names 
-------+-------
-(0 rows)
-
 -- What rows give counts as initial privilege, so that no dump carries it; what was granted by hand does not.
 SELECT outbox.grant_access('regress_outbox_d', 'monitor');
- grant_access 
---------------
- 
-(1 row)
-
 GRANT EXECUTE ON FUNCTION outbox.purge TO regress_outbox_d;
 SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY objoid::regproc::text;
-       objoid       |                     initprivs                     
---------------------+---------------------------------------------------
- outbox.read_stats  | {postgres=X/postgres,regress_outbox_d=X/postgres}
- outbox.read_status | {postgres=X/postgres,regress_outbox_d=X/postgres}
-(2 rows)
-
 SELECT outbox.revoke_access('regress_outbox_d', 'monitor');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT objoid::regproc, initprivs FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND initprivs::text LIKE '%regress_outbox_d%' ORDER BY objoid::regproc::text;
- objoid | initprivs 
---------+-----------
-(0 rows)
-
 REVOKE EXECUTE ON FUNCTION outbox.purge FROM regress_outbox_d;
 DROP ROLE regress_outbox_d;
 -- An update replaces functions: privileges stay.
 SELECT outbox.grant_access('regress_outbox_b', 'producer:orders');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT pg_get_functiondef('outbox.append'::regproc) AS definition \gset
 :definition;
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
-   b    
---------
- orders
-(1 row)
-
 -- What was left by a privilege that was taken by hand does not come back.
 REVOKE EXECUTE ON FUNCTION outbox.append FROM regress_outbox_b;
 SELECT outbox.grant_access('regress_outbox_b', 'producer:bills');
- grant_access 
---------------
- 
-(1 row)
-
 SELECT pg_temp.may_append('regress_outbox_b') AS b;
-   b   
--------
- bills
-(1 row)
-
 SELECT outbox.revoke_access('regress_outbox_b', 'producer:bills');
- revoke_access 
----------------
- 
-(1 row)
-
 SELECT * FROM pg_temp.holds('regress_outbox_b');
- kind | names 
-------+-------
-(0 rows)
-
 DROP ROLE regress_outbox_b, regress_outbox_c, "regress_Outbox ""quoted""";
