@@ -43,6 +43,7 @@ extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["v
 pub extern "C-unwind" fn _PG_init() {
     pg::error_report::without_backtraces();
     settings::register();
+    pg::catalog::register(&tables::objects::EXTENSION);
     tables::privileges::register(functions::CAPABILITIES);
     worker::register();
     shmem::commit::register();

@@ -10,10 +10,11 @@
 //! there was nothing to tell for a while, or somebody wants the database for himself.
 
 use crate::functions::purge::{self, Purged};
+use crate::pg::catalog;
 use crate::pg::datum::Time;
 use crate::pg::{background, server};
 use crate::shmem::notify::Notifier;
-use crate::tables::{access, catalog};
+use crate::tables::access;
 use crate::{queue, settings};
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;

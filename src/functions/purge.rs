@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::pg::datum::{Text, Time};
 use crate::pg::savepoint;
-use crate::pg::scan::InOrder;
 use crate::pg::server::{self, Meter};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table, Wait};
@@ -11,6 +10,7 @@ use crate::queue::deaths::Deaths;
 use crate::queue::key_release::Ended;
 use crate::rules::argument;
 use crate::shmem::counters;
+use crate::shmem::in_order::InOrder;
 use crate::tables::find::first_appended_since;
 use crate::tables::key::Keyed;
 use crate::tables::row::{Deliveries, Envelopes, Topics};

@@ -1,6 +1,7 @@
 //! `read_status`, for `outbox.status`: health checks, what is wrong and what to do about it.
 
 use crate::error::Error;
+use crate::pg::catalog;
 use crate::pg::datum::{Text, Time};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
@@ -10,7 +11,6 @@ use crate::queue::key::Keys;
 use crate::queue::result::{Caller, StatusRows};
 use crate::settings;
 use crate::shmem::{counters, memory};
-use crate::tables::catalog;
 use crate::tables::row::{Deliveries, Topics};
 use crate::tables::topic::TopicRules;
 use pgrx::datum::DatumWithOid;

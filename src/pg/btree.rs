@@ -5,8 +5,8 @@
 //! meanwhile is counted almost right.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Object};
 use crate::pg::scan::Entry;
-use crate::tables::catalog::{self, Object};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -102,10 +102,10 @@ impl Leaf {
 
     fn add_to(&self, spans: &mut HashMap<Vec<u8>, Vec<Span>>) {
         let (first, last) = (self.entry(self.first), self.entry(self.last));
-        if first.topic.bytes() != last.topic.bytes() {
+        if first.text.bytes() != last.text.bytes() {
             for item in self.first..=self.last {
-                let Entry { topic, at } = self.entry(item);
-                for span in spans.get_mut(topic.bytes()).into_iter().flatten() {
+                let Entry { text, at } = self.entry(item);
+                for span in spans.get_mut(text.bytes()).into_iter().flatten() {
                     if (span.from..=span.to).contains(&at) {
                         span.entries += self.rows(item);
                     }
@@ -113,7 +113,7 @@ impl Leaf {
             }
             return;
         }
-        for span in spans.get_mut(first.topic.bytes()).into_iter().flatten() {
+        for span in spans.get_mut(first.text.bytes()).into_iter().flatten() {
             if last.at < span.from || span.to < first.at {
                 continue;
             }

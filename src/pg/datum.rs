@@ -377,3 +377,19 @@ pub fn parse_uuid(text: &[u8]) -> Uuid {
         value.map_or(Uuid::nil(), |value| <Uuid as Column>::from_datum(value))
     }
 }
+
+/// A value that is stored as a letter.
+pub trait Letter: Copy {
+    fn letter(self) -> u8;
+    fn of(letter: u8) -> Self;
+}
+
+impl<T: Letter> Column<'_> for T {
+    fn datum(&self) -> pg_sys::Datum {
+        pg_sys::Datum::from(self.letter().cast_signed())
+    }
+
+    unsafe fn from_datum(datum: pg_sys::Datum) -> Self {
+        T::of(datum.value() as u8)
+    }
+}

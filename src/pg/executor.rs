@@ -2,15 +2,15 @@
 //!
 //! For tables that were given such things, see `shape.rs`. To triggers each call here is a statement of its own. A row is
 //! locked first and without waiting if asked, so that the rest of its update or delete neither waits nor fails. A trigger
-//! may see everything, but change only what nothing depends on ([`Write::FREE`]), and suppress nothing: half a message, or
-//! a lease that is handed out and not stored, would be worse than the error.
+//! may see everything, but change only what nothing depends on ([`Write::FREE`]), and suppress nothing.
 
 use crate::error::{Difference, Error};
+use crate::pg::catalog;
 use crate::pg::indexes::Upkeep;
+use crate::pg::row::{Shelf, Unique, Write};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Outcome, RowId, Table, Wait};
 use crate::pg::version::{self, IndexUpdate};
-use crate::tables::row::{Record, Shelf, Unique, Write};
 use pgrx::pg_sys::{self, CmdType, varlena};
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -26,11 +26,11 @@ struct Statement<'t, R> {
     context: pg_sys::MemoryContext,
 }
 
-impl<R: Record> Table<R> {
+impl<R: Write> Table<R> {
     /// For rows of any shelf, with triggers.
     fn upkeep_for_triggers(&self) -> &Upkeep {
         self.upkeep[Shelf::COUNT].get_or_init(|| {
-            self.allocating(|| Upkeep::open_for_triggers(self.relation, &self.catalog, self.arbiter))
+            self.allocating(|| Upkeep::open_for_triggers(self.relation, R::UPDATED, self.arbiter))
         })
     }
 
@@ -143,7 +143,7 @@ impl<R: Write> Table<R> {
         } else {
             format!("Triggers of this table may change {} only, and suppress nothing.", free.join(", "))
         };
-        Error::Shape(Difference { object: format!("outbox.{name}"), what, cure }).raise()
+        Error::Shape(Difference { object: format!("{}.{name}", catalog::schema()), what, cure }).raise()
     }
 }
 

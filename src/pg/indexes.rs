@@ -1,28 +1,13 @@
 //! Keeping a table's indexes, whatever indexes it has, ours or not.
 //!
-//! Of our partial indexes we know ourselves whether a row belongs into them. Those it does not belong into
+//! Of the extension's own partial indexes it is known whether a row belongs into them. Those it does not belong into
 //! are not even opened, and the predicate of the others is not evaluated: together a sixth of an append.
 
+use crate::pg::catalog::Catalog;
+use crate::pg::row::{Partial, Shelf};
 use crate::pg::version::{self, IndexUpdate};
-use crate::tables::catalog::{Catalog, Object};
-use crate::tables::row::{Place, Shelf};
 use pgrx::pg_sys;
 use std::cell::Cell;
-
-/// Whether rows of a shelf are in an index.
-type Holds = fn(Shelf) -> bool;
-
-/// Our partial indexes, and which rows they hold.
-const PARTIAL: [(Object, Holds); 8] = [
-    (Object::DeliveryReady, |shelf| shelf.place == Place::Ready),
-    (Object::DeliveryWaiting, |shelf| shelf.place == Place::Waiting),
-    (Object::DeliveryWaitingTopic, |shelf| shelf.place == Place::Waiting),
-    (Object::DeliveryDead, |shelf| shelf.place == Place::Dead),
-    (Object::DeliveryParked, |shelf| shelf.place == Place::Parked),
-    (Object::DeliveryKeyReady, |shelf| shelf.keyed && shelf.place == Place::Ready),
-    (Object::DeliveryKeyLater, |shelf| shelf.keyed && matches!(shelf.place, Place::Waiting | Place::Parked)),
-    (Object::DeliveryKeyDead, |shelf| shelf.keyed && shelf.place == Place::Dead),
-];
 
 /// The indexes that rows of one shelf go into, open, and the executor's state for entering rows.
 pub struct Upkeep {
@@ -54,10 +39,12 @@ impl Upkeep {
     pub fn open(
         relation: pg_sys::Relation,
         catalog: &Catalog,
+        partial: &[Partial],
         shelf: Option<Shelf>,
         arbiter: Option<pg_sys::Oid>,
     ) -> Self {
-        let known = PARTIAL.map(|(index, holds)| (catalog.oid(index), shelf.is_some_and(holds)));
+        let holds = |index: &Partial| shelf.is_some_and(|shelf| index.shelves & shelf.bit() != 0);
+        let known: Vec<_> = partial.iter().map(|index| (catalog.oid(index.index), holds(index))).collect();
         // SAFETY: executor state and open indexes are released on drop, or by the abort.
         unsafe {
             let info = pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
@@ -70,10 +57,10 @@ impl Upkeep {
     }
 
     /// Opens all indexes, whatever rows go into them, and prepares for triggers and constraints.
-    /// Only a delivery is ever updated: that names all columns but the first, the number.
+    /// An update names all columns but the first.
     pub fn open_for_triggers(
         relation: pg_sys::Relation,
-        catalog: &Catalog,
+        is_updated: bool,
         arbiter: Option<pg_sys::Oid>,
     ) -> Self {
         // SAFETY: as in `open`; what the executor needs is allocated in its state's memory.
@@ -83,7 +70,7 @@ impl Upkeep {
             let column = |number: i32| number - pg_sys::FirstLowInvalidHeapAttributeNumber;
             let last = column((*(*relation).rd_att).natts);
             let mut updated = std::ptr::null_mut();
-            if (*relation).rd_id == catalog.oid(Object::Delivery) {
+            if is_updated {
                 updated = pg_sys::bms_add_range(updated, column(2), last);
             }
             version::init_range_table(estate, relation, updated);

@@ -11,10 +11,10 @@
 //!   server holds (locks, pins, snapshots, memory contexts). On the ordinary path they free it themselves.
 #![allow(unsafe_code)]
 
-pub mod attempt;
 pub mod background;
 pub mod btree;
 pub mod call;
+pub mod catalog;
 pub mod datum;
 pub mod encoding;
 pub mod error_report;
@@ -22,6 +22,7 @@ pub mod executor;
 pub mod indexes;
 pub mod jsonb;
 pub mod lwlock;
+pub mod row;
 pub mod savepoint;
 pub mod scan;
 pub mod server;

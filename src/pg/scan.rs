@@ -1,18 +1,14 @@
 //! Rows in index order, with a fresh snapshot.
 
 use crate::error::Error;
-use crate::pg::datum::{Column, Text, Time};
+use crate::pg::catalog::{self, Object};
+use crate::pg::datum::{Column, Text};
+use crate::pg::row::{Fields, Read};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::pg::version;
-use crate::shmem;
-use crate::shmem::low_water::Known;
-use crate::tables::catalog::{self, Object};
-use crate::tables::find::ById;
-use crate::tables::row::{Deliveries, Delivery, Fields, Read, Rights};
 use pgrx::pg_sys;
 use std::marker::PhantomData;
-use std::rc::Rc;
 
 /// A condition on a column of the index, counted from 1.
 pub struct Key {
@@ -173,10 +169,10 @@ impl<'t, R: Read> Scan<'t, R> {
     }
 }
 
-/// An entry of an index by topic and something else; its row may be gone.
+/// An entry of an index by a text and something else; its row may be gone.
 pub struct Entry<'s> {
-    pub topic: Text<'s>,
-    /// The number or time it is sorted by next. In an index by topic and key it means nothing.
+    pub text: Text<'s>,
+    /// The number or time it is sorted by next. In an index by two texts it means nothing.
     pub at: i64,
 }
 
@@ -188,46 +184,37 @@ impl Entry<'_> {
         // SAFETY: by the contract above.
         unsafe {
             pg_sys::index_deform_tuple(entry, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Entry { topic: Text::from_datum(values[0]), at: i64::from_datum(values[1]) }
+            Entry { text: Text::from_datum(values[0]), at: i64::from_datum(values[1]) }
         }
     }
 }
 
 /// A row that was found, and not read yet.
-pub struct RowOfEntry<'s, 't>(&'s Scan<'t, Deliveries>);
+pub struct RowOfEntry<'s, 't, R>(&'s Scan<'t, R>);
 
-impl RowOfEntry<'_, '_> {
-    pub fn read(&self) -> Delivery<'_> {
+impl<R: Read> RowOfEntry<'_, '_, R> {
+    pub fn read(&self) -> R::Row<'_> {
         // SAFETY: the slot holds the row, pinned, until the scan moves on.
         unsafe { pg_sys::slot_getallattrs(self.0.slot) };
         self.0.found().row
     }
 }
 
-impl<'t> Scan<'t, Rights> {
-    /// All of them.
-    pub fn rights(table: &'t Table<Rights>, snapshot: &'t Latest) -> Result<Self, Error> {
-        let mut scan = Scan::open(table, Object::AccessNumber, snapshot, 0)?;
-        scan.start([]);
-        Ok(scan)
-    }
-}
-
-impl<'t> Scan<'t, Deliveries> {
+impl<'t, R: Read> Scan<'t, R> {
     /// Moves to the next entry, whether there is a row to it or not. False at the end.
     pub fn step(&mut self) -> bool {
         // SAFETY: the scan is open and started.
         unsafe { !pg_sys::index_getnext_tid(self.scan, self.direction).is_null() }
     }
 
-    /// The entry that the scan is at, of an index by topic.
+    /// The entry that the scan is at, of an index by a text.
     pub fn entry(&self) -> Entry<'_> {
         // SAFETY: asked to, the scan keeps the entry until it moves on.
         unsafe { Entry::of((*self.scan).xs_itup, (*self.scan).xs_itupdesc) }
     }
 
-    /// The same, of an index by hash.
-    pub fn entry_hash(&self) -> i64 {
+    /// The same, of an index by a number.
+    pub fn entry_number(&self) -> i64 {
         let (mut values, mut nulls) = ([pg_sys::Datum::from(0); 2], [false; 2]);
         // SAFETY: asked to, the scan keeps the entry until it moves on; it has two columns, a number first, none null.
         unsafe {
@@ -242,7 +229,7 @@ impl<'t> Scan<'t, Deliveries> {
     }
 
     /// The row of that entry, if the snapshot sees one.
-    pub fn row_of_entry(&mut self) -> Option<RowOfEntry<'_, 't>> {
+    pub fn row_of_entry(&mut self) -> Option<RowOfEntry<'_, 't, R>> {
         // SAFETY: the scan is at an entry.
         unsafe { pg_sys::index_fetch_heap(self.scan, self.slot) }.then_some(RowOfEntry(self))
     }
@@ -252,124 +239,6 @@ impl<'t> Scan<'t, Deliveries> {
         // SAFETY: reads a flag of an open scan.
         unsafe { (*self.scan).kill_prior_tuple }
     }
-
-    /// Deliveries of `topic` that are ready or leased, or all deliveries, in index order from number `start` on.
-    fn above_mark(
-        table: &'t Table<Deliveries>,
-        snapshot: &'t Latest,
-        topic: Option<Text<'_>>,
-        start: i64,
-    ) -> Result<Self, Error> {
-        let from = |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &start);
-        match topic {
-            Some(topic) => {
-                let mut scan = Scan::open(table, Object::DeliveryReady, snapshot, 2)?;
-                scan.start([Key::text(1, &topic), from(2)]);
-                Ok(scan)
-            }
-            None => {
-                let mut scan = Scan::open(table, Object::DeliveryPkey, snapshot, 1)?;
-                scan.start([from(1)]);
-                Ok(scan)
-            }
-        }
-    }
-
-    /// Dead deliveries of `topic` in arrival order.
-    pub fn dead(table: &'t Table<Deliveries>, snapshot: &'t Latest, topic: Text<'_>) -> Result<Self, Error> {
-        let mut scan = Scan::open(table, Object::DeliveryDead, snapshot, 1)?;
-        scan.start([Key::text(1, &topic)]);
-        Ok(scan)
-    }
-
-    /// Waiting deliveries of `topic`, or of any, that became due from `start` to `now`, the longest due first.
-    pub fn due(
-        table: &'t Table<Deliveries>,
-        snapshot: &'t Latest,
-        topic: Option<Text<'_>>,
-        start: Time,
-        now: Time,
-    ) -> Result<Self, Error> {
-        let from =
-            |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, &start);
-        let to = |column| Key::new(column, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, &now);
-        match topic {
-            Some(topic) => {
-                let mut scan = Scan::open(table, Object::DeliveryWaitingTopic, snapshot, 3)?;
-                scan.start([Key::text(1, &topic), from(2), to(2)]);
-                Ok(scan)
-            }
-            None => {
-                let mut scan = Scan::open(table, Object::DeliveryWaiting, snapshot, 2)?;
-                scan.start([from(1), to(1)]);
-                Ok(scan)
-            }
-        }
-    }
-}
-
-/// Deliveries that are ready or leased, in arrival order: the survivors below the low-water mark, then the index. Of all
-/// topics it brings others too.
-pub struct InOrder<'t> {
-    table: &'t Table<Deliveries>,
-    snapshot: &'t Latest,
-    topic: Option<Text<'t>>,
-    start: i64,
-    known: Rc<Known>,
-    survivors: std::vec::IntoIter<(i64, RowId)>,
-    by_id: ById<'t, Deliveries>,
-    above: Scan<'t, Deliveries>,
-}
-
-impl<'t> InOrder<'t> {
-    /// Those of `topic`, or of all, from number `start` on.
-    pub fn from(
-        table: &'t Table<Deliveries>,
-        snapshot: &'t Latest,
-        topic: Option<Text<'t>>,
-        start: i64,
-    ) -> Result<Self, Error> {
-        let mut scan = InOrder::open(table, snapshot, topic, start)?;
-        scan.begin()?;
-        Ok(scan)
-    }
-
-    /// The same; nothing is looked up before [`InOrder::begin`], so that what it costs can be told from opening.
-    pub fn open(
-        table: &'t Table<Deliveries>,
-        snapshot: &'t Latest,
-        topic: Option<Text<'t>>,
-        start: i64,
-    ) -> Result<Self, Error> {
-        let known = shmem::low_water::known()?;
-        let above = Scan::above_mark(table, snapshot, topic, start.max(known.mark))?;
-        let (survivors, by_id) = (Vec::new().into_iter(), ById::open(table, snapshot));
-        Ok(InOrder { table, snapshot, topic, start, known, survivors, by_id, above })
-    }
-
-    pub fn begin(&mut self) -> Result<(), Error> {
-        let survivors = self.known.ready_survivors(self.table, self.snapshot, self.topic, self.start)?;
-        self.survivors = survivors.into_iter();
-        Ok(())
-    }
-
-    pub fn next(&mut self) -> Option<Found<'_, Deliveries>> {
-        match self.survivors.next() {
-            Some((_, id)) => self.by_id.find(id), // the same snapshot has found it before
-            None => self.above.next(),
-        }
-    }
-}
-
-/// When the next message of `topic`, or of any, is due after `now`.
-pub fn next_due(
-    table: &Table<Deliveries>,
-    snapshot: &Latest,
-    topic: Option<Text<'_>>,
-    now: Time,
-) -> Result<Option<Time>, Error> {
-    let mut scan = Scan::due(table, snapshot, topic, now.plus_micros(1), Time(i64::MAX))?;
-    Ok(scan.next().and_then(|found| found.row.available_at))
 }
 
 impl<R> Drop for Scan<'_, R> {

@@ -5,18 +5,14 @@
 //! not at all, because rows are read and written by position. The verdict is found once per session and change.
 
 use crate::error::{Difference, Error};
-use crate::tables::catalog::{self, Catalog, Object};
+use crate::pg::catalog::{self, Catalog, MOST, Object, extension, schema};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char};
 
-const SCRIPT: &str = include_str!("../../sql/tables.sql");
-const TABLES: [Object; 6] =
-    [Object::Envelope, Object::Delivery, Object::Receipt, Object::Processed, Object::Topic, Object::Access];
-
 thread_local! {
     /// By table: the epoch of the catalog in which a verdict was found, and the verdict.
-    static KNOWN: [Cell<(u64, bool)>; TABLES.len()] = const { [const { Cell::new((0, false)) }; TABLES.len()] };
+    static KNOWN: [Cell<(u64, bool)>; MOST] = const { [const { Cell::new((0, false)) }; MOST] };
 }
 
 /// True if rows of the table must be written as the executor writes them. The relation is open and locked.
@@ -24,8 +20,7 @@ thread_local! {
 /// # Errors
 /// [`Error::Shape`] if it must not be used.
 pub fn is_changed(table: Object, relation: pg_sys::Relation, catalog: &Catalog) -> Result<bool, Error> {
-    let place = TABLES.iter().position(|known| *known == table).unwrap_or_default();
-    let (epoch, changed) = KNOWN.with(|known| known[place].get());
+    let (epoch, changed) = KNOWN.with(|known| known[table.0].get());
     if epoch == catalog.epoch() {
         return Ok(changed);
     }
@@ -34,7 +29,7 @@ pub fn is_changed(table: Object, relation: pg_sys::Relation, catalog: &Catalog) 
         return Err(Error::Shape(difference));
     }
     let changed = !made.causes(relation).is_empty();
-    KNOWN.with(|known| known[place].set((catalog.epoch(), changed)));
+    KNOWN.with(|known| known[table.0].set((catalog.epoch(), changed)));
     Ok(changed)
 }
 
@@ -55,7 +50,7 @@ pub fn report() -> Result<Report, Error> {
         let catalog = catalog::catalog()?;
         let mut report = Report { is_usable: true, ok: true, detail: String::new() };
         let mut findings = Vec::new();
-        for table in TABLES {
+        for table in extension().tables.iter().copied() {
             let made = Made::by_script(table);
             // SAFETY: locks and opens a relation, if it is still there; it is closed here, or by the abort.
             unsafe {
@@ -69,11 +64,11 @@ pub fn report() -> Result<Report, Error> {
                     findings.push(format!("{object}: {what} {cure}"));
                 } else if let Some(refusal) = refusal(relation) {
                     report.ok = false;
-                    findings.push(format!("outbox.{}: {refusal}", made.name));
+                    findings.push(format!("{}: {refusal}", made.full_name()));
                 } else if !causes.is_empty() {
                     findings.push(format!(
-                        "outbox.{} is written slower for: {}",
-                        made.name,
+                        "{} is written slower for: {}",
+                        made.full_name(),
                         causes.join(", ")
                     ));
                 }
@@ -110,6 +105,7 @@ unsafe fn refusal(relation: pg_sys::Relation) -> Option<String> {
 
 /// A table as the script makes it.
 struct Made {
+    table: Object,
     name: &'static str,
     columns: Vec<Column>,
     indexes: Vec<Index>,
@@ -131,17 +127,21 @@ struct Index {
 impl Made {
     fn by_script(table: Object) -> Made {
         let name = table.name().to_str().unwrap_or_default();
-        let mut made = Made { name, columns: Vec::new(), indexes: Vec::new() };
-        let start = format!("CREATE TABLE outbox.{name} (\n");
-        let body =
-            SCRIPT.split_once(&start).and_then(|(_, rest)| rest.split_once("\n)")).unwrap_or_default().0;
+        let mut made = Made { table, name, columns: Vec::new(), indexes: Vec::new() };
+        let start = format!("CREATE TABLE {}.{name} (\n", schema());
+        let body = extension()
+            .script
+            .split_once(&start)
+            .and_then(|(_, rest)| rest.split_once("\n)"))
+            .unwrap_or_default()
+            .0;
         for line in body.lines() {
             let line = line.trim().trim_end_matches(',');
             if let Some((name, unique)) =
                 line.strip_prefix("CONSTRAINT ").and_then(|rest| rest.split_once(' '))
             {
                 let columns = unique.find('(').map_or("", |bracket| &unique[bracket..]);
-                let statement = format!("CREATE UNIQUE INDEX {name} ON outbox.{} {columns}", made.name);
+                let statement = format!("CREATE UNIQUE INDEX {name} ON {} {columns}", made.full_name());
                 made.indexes.push(Index { name, statement });
             } else if let Some((name, kind)) = line.split_once(" pg_catalog.") {
                 let kind = kind.split(' ').next().map_or(pg_sys::InvalidOid, kind_named);
@@ -153,9 +153,11 @@ impl Made {
                 });
             }
         }
-        let on = format!(" ON outbox.{name} (");
-        for statement in
-            SCRIPT.split(";\n").filter_map(|part| part.find("CREATE INDEX ").map(|at| &part[at..]))
+        let on = format!(" ON {} (", made.full_name());
+        for statement in extension()
+            .script
+            .split(";\n")
+            .filter_map(|part| part.find("CREATE INDEX ").map(|at| &part[at..]))
         {
             if let Some((name, _)) = statement.split_once(&on) {
                 let name = &name["CREATE INDEX ".len()..];
@@ -165,9 +167,13 @@ impl Made {
         made
     }
 
+    fn full_name(&self) -> String {
+        format!("{}.{}", schema(), self.name)
+    }
+
     /// The first thing that keeps the table from being used.
     fn difference(&self, relation: pg_sys::Relation) -> Option<Difference> {
-        let name = format!("outbox.{}", self.name);
+        let name = self.full_name();
         let differs = |what: String, cure: String| Some(Difference { object: name.clone(), what, cure });
         // SAFETY: the relation is open; its descriptor has as many attributes as it says.
         unsafe {
@@ -199,7 +205,7 @@ impl Made {
     unsafe fn columns_differ(&self, relation: pg_sys::Relation) -> Option<(String, String)> {
         // SAFETY: by the contract above.
         let columns = unsafe { columns(relation) };
-        let alter = |how: String| format!("Run ALTER TABLE outbox.{} {how}.", self.name);
+        let alter = |how: String| format!("Run ALTER TABLE {} {how}.", self.full_name());
         let rebuild = || "Dump the data, drop and create the extension, and restore the data.".to_string();
         for (place, made) in self.columns.iter().enumerate() {
             let Some(is) = columns.get(place).filter(|is| !is.attisdropped) else {
@@ -233,10 +239,10 @@ impl Made {
         Some((format!("Column \"{name}\" was added."), alter(format!("DROP COLUMN \"{name}\""))))
     }
 
-    /// What the executor has to honour. It writes what is in topic and access, whatever they have.
+    /// What the executor has to honour.
     fn causes(&self, relation: pg_sys::Relation) -> Vec<String> {
         let mut causes = Vec::new();
-        if matches!(self.name, "topic" | "access") {
+        if extension().indirect.contains(&self.table) {
             return causes;
         }
         // SAFETY: the relation is open; the arrays of its descriptors are as long as they say.
@@ -277,7 +283,7 @@ impl Index {
         let name = CString::new(self.name).ok()?;
         // SAFETY: looks it up by name; what is found is opened, locked, and closed.
         let (made, usable) = unsafe {
-            let schema = pg_sys::get_namespace_oid(c"outbox".as_ptr(), true);
+            let schema = pg_sys::get_namespace_oid(extension().name.as_ptr(), true);
             let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
             if oid == pg_sys::InvalidOid
                 || pg_sys::get_rel_relkind(oid).cast_unsigned() != pg_sys::RELKIND_INDEX
@@ -299,7 +305,7 @@ impl Index {
         let same = middle.is_some_and(|middle| {
             middle.is_empty() || middle.starts_with("WITH") || middle.starts_with("TABLESPACE")
         });
-        let drop = format!("DROP INDEX outbox.{}", self.name);
+        let drop = format!("DROP INDEX {}.{}", schema(), self.name);
         match (same, usable) {
             (true, true) => None,
             (true, false) => {
@@ -307,7 +313,8 @@ impl Index {
                 Some((
                     what,
                     format!(
-                        "Run REINDEX INDEX outbox.{0}, or if it is deferrable make it again without.",
+                        "Run REINDEX INDEX {}.{}, or if it is deferrable make it again without.",
+                        schema(),
                         self.name
                     ),
                 ))

@@ -3,24 +3,22 @@
 //! The table stays locked until the transaction ends, as after any SELECT (AccessShareLock), INSERT or UPDATE
 //! (RowExclusiveLock), but for [`Table::release`].
 //!
-//! Nobody has a lock on any of the tables without one on the first, the envelopes. So DROP EXTENSION, the ALTER TABLEs of
+//! Nobody has a lock on any of the tables without one on the first. So DROP EXTENSION, the ALTER TABLEs of
 //! an update or a TRUNCATE that names the tables in this order waits there, and not in a circle with a transaction that
 //! uses several.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Catalog};
 use crate::pg::indexes::Upkeep;
+use crate::pg::row::{FieldsMut, Record, Shelf, Unique, Write};
 use crate::pg::shape;
 use crate::pg::snapshot::Latest;
 pub use crate::pg::usage::{Access, Against, Outcome, RowId, Wait, Xid};
 use crate::pg::version::{self, IndexUpdate};
-use crate::tables::catalog::{self, Catalog, Object};
-use crate::tables::row::{FieldsMut, Record, Shelf, Unique, Write};
 use pgrx::pg_sys;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::marker::PhantomData;
 
-/// The table that is locked before any other.
-const FIRST: Object = Object::Envelope;
 /// Rows that one call of `heap_multi_insert` takes: enough to fill many pages, few enough to hold in memory.
 const ROWS_AT_ONCE: usize = 1_000;
 
@@ -54,7 +52,7 @@ impl<R: Record> Table<R> {
     pub fn open(access: Access) -> Result<Self, Error> {
         let (relation, changed, catalog) = loop {
             let catalog = catalog::catalog()?;
-            let (oid, first) = (catalog.oid(R::TABLE), catalog.oid(FIRST));
+            let (oid, first) = (catalog.oid(R::TABLE), catalog.first());
             // SAFETY: locks and opens a relation. With the lock comes the news of what it was waiting for.
             unsafe {
                 if oid != first {
@@ -200,12 +198,6 @@ impl<R: Record> Table<R> {
         }
     }
 
-    fn upkeep(&self, shelf: Option<Shelf>) -> &Upkeep {
-        self.upkeep[shelf.map_or(Shelf::COUNT, Shelf::number)].get_or_init(|| {
-            self.allocating(|| Upkeep::open(self.relation, &self.catalog, shelf, self.arbiter))
-        })
-    }
-
     /// Does something that allocates what the table keeps.
     pub fn allocating<T>(&self, work: impl FnOnce() -> T) -> T {
         // SAFETY: the context is that in which the table was opened; an error leaves it to the abort.
@@ -219,6 +211,12 @@ impl<R: Record> Table<R> {
 }
 
 impl<R: Write> Table<R> {
+    fn upkeep(&self, shelf: Option<Shelf>) -> &Upkeep {
+        self.upkeep[shelf.map_or(Shelf::COUNT, |shelf| shelf.0.into())].get_or_init(|| {
+            self.allocating(|| Upkeep::open(self.relation, &self.catalog, R::PARTIAL, shelf, self.arbiter))
+        })
+    }
+
     /// Stores a row and enters it into every index.
     pub fn insert(&self, row: &R::Row<'_>) {
         if self.changed {
@@ -405,7 +403,7 @@ impl<R> Drop for Table<R> {
         }
         // SAFETY: everything was opened by us and is used by nobody else.
         unsafe {
-            let (oid, first) = ((*self.relation).rd_id, self.catalog.oid(FIRST));
+            let (oid, first) = ((*self.relation).rd_id, self.catalog.first());
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
             pg_sys::table_close(self.relation, self.lock as i32);
             if self.lock != pg_sys::NoLock && oid != first {

@@ -177,7 +177,7 @@ impl<'t> Survey<'t> {
             (Index::Parked, END, first, END, State::Ready),
             (Index::Dead, END, BEGINNING, END, State::Dead),
         ] {
-            let mut visit = |row: RowOfEntry<'_, '_>| {
+            let mut visit = |row: RowOfEntry<'_, '_, Deliveries>| {
                 seen.count(&row.read());
                 ControlFlow::Continue(())
             };
@@ -214,7 +214,7 @@ impl<'t> Survey<'t> {
         let range = self.range(index);
         let (mut sampled, mut rows) = (0, 0);
         let mut sample = |range: &mut Range<'_>, from: i64, direction: Direction| {
-            let visit = |row: RowOfEntry<'_, '_>| {
+            let visit = |row: RowOfEntry<'_, '_, Deliveries>| {
                 let row = row.read();
                 rows += i64::from(row.state(now, max_attempts) == rest.state);
                 ControlFlow::Continue(())

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::pg::datum::{Text, Time};
+use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
-use crate::pg::{scan, server};
 use crate::queue::batch::{Batch, Purpose, Source, Wanted, Writes};
 use crate::queue::result::ClaimedRows;
 use crate::queue::wake::Found;
@@ -13,6 +13,7 @@ use crate::rules::floor::{self, Seen};
 use crate::shmem::floor::Looking;
 use crate::tables::access::{self, Right};
 use crate::tables::row::{Deliveries, Envelopes, Topics};
+use crate::tables::scan::next_due;
 use crate::tables::topic::TopicRules;
 use crate::{settings, shmem};
 
@@ -109,7 +110,7 @@ fn look_at(
     if !waits {
         return Ok(Found::Nothing { next: next_end });
     }
-    let next_due = scan::next_due(&tables.deliveries, &snapshot, claim.topic, now)?;
+    let next_due = next_due(&tables.deliveries, &snapshot, claim.topic, now)?;
     // What ran out before now, this look has looked for.
     let next_end = Some(next_end).filter(|end| *end > now);
     let next = next_due.into_iter().chain(next_end).min().unwrap_or(Time(floor::NEVER));

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 pub mod answer;
+pub mod attempt;
 pub mod batch;
 pub mod candidates;
 pub mod counts;

@@ -4,13 +4,14 @@
 
 use crate::error::Error;
 use crate::pg::datum::Time;
-use crate::pg::scan::{self, Scan};
+use crate::pg::scan::Scan;
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::rules::notify::News;
 use crate::shmem::notify::Notifier;
 use crate::tables::row::Deliveries;
+use crate::tables::scan::next_due;
 use std::collections::BTreeSet;
 
 /// Tells the listeners of what is on the board and of what has become due after `since` until `now`. Returns when the
@@ -30,5 +31,5 @@ pub fn notify(notifier: &Notifier, news: &News, since: Time, now: Time) -> Resul
         topics.insert(Vec::new());
     }
     topics.iter().for_each(|topic| notifier.notify(topic));
-    scan::next_due(&deliveries, &snapshot, None, now)
+    next_due(&deliveries, &snapshot, None, now)
 }

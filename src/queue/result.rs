@@ -3,11 +3,11 @@
 //! All rows are there before the function returns, so a LIMIT on the call cannot leave a message leased and unseen.
 
 use crate::error::{Difference, Error};
+use crate::pg::catalog::{self, Object};
 use crate::pg::datum::{Column, Text, Time};
 use crate::pg::version;
 use crate::queue::counts::Stock;
 use crate::shmem::counters::Totals;
-use crate::tables::catalog::{self, Object};
 use crate::tables::row::Envelope;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;

@@ -5,11 +5,12 @@
 
 use crate::error::Error;
 use crate::pg::datum::{Text, Time};
-use crate::pg::scan::{InOrder, Scan};
+use crate::pg::scan::Scan;
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Outcome, RowId, Table, Wait};
 use crate::queue::key_release;
+use crate::shmem::in_order::InOrder;
 use crate::shmem::pending;
 use crate::tables::find::Lookup;
 use crate::tables::row::{Deliveries, Place, Topics};

@@ -1,10 +1,10 @@
 //! What a claim makes of a message that it may lease: leased, or failed where its client cannot be shown it.
 
 use crate::error::Error;
-use crate::pg::attempt::Attempt;
 use crate::pg::datum::{Json, Text};
 use crate::pg::encoding::ToClient;
 use crate::pg::table::{Outcome, RowId, Wait};
+use crate::queue::attempt::Attempt;
 use crate::queue::batch::{Batch, Purpose, Writes};
 use crate::queue::candidates::From;
 use crate::queue::key_release::{self, Tried};

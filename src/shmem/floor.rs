@@ -2,6 +2,7 @@
 //! cache: where it cannot be had, every look starts at the beginning and is right.
 
 use crate::error::Error;
+use crate::pg::catalog;
 use crate::pg::datum::{Text, Time};
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
@@ -12,9 +13,9 @@ use crate::shmem;
 use crate::shmem::installations::{self, key};
 use crate::shmem::memory::{Range, Shared, Topic};
 use crate::shmem::pending::{self, Left};
+use crate::tables::number;
 use crate::tables::row::{Deliveries, Place};
 use crate::tables::versions::AllVersions;
-use crate::tables::{catalog, number};
 use pgrx::pg_sys;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 

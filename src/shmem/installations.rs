@@ -2,9 +2,9 @@
 //! share is by installation and topic.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Object};
 use crate::pg::datum::Text;
 use crate::rules::slots::Key;
-use crate::tables::catalog::{self, Object};
 use pgrx::pg_sys;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};

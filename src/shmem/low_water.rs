@@ -2,6 +2,7 @@
 //! write, read by whatever looks for deliveries by number or key. Without shared memory it is at the beginning.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Object};
 use crate::pg::datum::{Text, Time};
 use crate::pg::server::{self, Meter};
 use crate::pg::snapshot::Latest;
@@ -10,7 +11,6 @@ use crate::rules::floor::{self, IDLE};
 use crate::rules::low_water::{LowWater, Raise, Survivor, Walked};
 use crate::shmem::memory::{MARK_UNUSED, MarkHead, Range, Shared};
 use crate::shmem::{installations, pending};
-use crate::tables::catalog::{self, Object};
 use crate::tables::find::Lookup;
 use crate::tables::key::{OfKey, Part};
 use crate::tables::number;
@@ -143,7 +143,7 @@ fn own_head(installation: u64, now: i64) -> Option<(Shared, usize, &'static Mark
         return Some(known);
     }
     let shared = Shared::attached()?;
-    let file = catalog::file_of_deliveries().ok()?;
+    let file = catalog::file_of(Object::Delivery).ok()?;
     let heads = shared.mark_heads();
     shared.locked(|contents| {
         let last_used = |place: &usize| heads[*place].next_raise.load(SeqCst);
@@ -233,7 +233,7 @@ pub fn enter_due(topic: Text<'_>, due: Time) -> Result<Option<Entering>, Error> 
 /// To be called when one of the tables may have been rewritten or truncated. If the deliveries are in another file now,
 /// whatever was known of them is forgotten, once for all sessions.
 pub fn forget_if_rewritten() -> Result<(), Error> {
-    let (installation, file) = (installations::current()?, catalog::file_of_deliveries()?);
+    let (installation, file) = (installations::current()?, catalog::file_of(Object::Delivery)?);
     let Some((shared, place, head)) = head(installation) else { return Ok(()) };
     shared.locked(|contents| {
         let known = head.file.swap(file.into(), SeqCst);

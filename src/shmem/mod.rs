@@ -4,6 +4,7 @@
 pub mod commit;
 pub mod counters;
 pub mod floor;
+pub mod in_order;
 pub mod installations;
 pub mod low_water;
 pub mod memory;

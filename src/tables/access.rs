@@ -5,12 +5,12 @@
 //! privileges or the table change. So where nobody is limited it costs a comparison.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Object};
 use crate::pg::datum::{Text, letters};
 use crate::pg::scan::Scan;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::rules::argument;
-use crate::tables::catalog::{self, Object};
 use crate::tables::row::{Envelopes, Rights};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::{Cell, RefCell};

@@ -1,13 +1,14 @@
 //! Single rows: by number, by where they are, by id, by time.
 
 use crate::error::Error;
+use crate::pg::catalog::Object;
 use crate::pg::datum::Time;
+use crate::pg::row::{Fields, Read};
 use crate::pg::scan::{Found, Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, RowId, Table};
-use crate::tables::catalog::Object;
 use crate::tables::number;
-use crate::tables::row::{Deliveries, Delivery, Envelope, Envelopes, Fields, Read};
+use crate::tables::row::{Deliveries, Delivery, Envelope, Envelopes};
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 use uuid::Uuid;

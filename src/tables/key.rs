@@ -1,11 +1,11 @@
 //! The messages of one key: as a snapshot has them, or as they are at this moment, uncommitted changes included.
 
 use crate::error::Error;
+use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
 use crate::pg::scan::{Found, Key, Scan};
 use crate::pg::snapshot::{Dirty, Latest};
 use crate::pg::table::{RowId, Table};
-use crate::tables::catalog::Object;
 use crate::tables::row::{Deliveries, Delivery, Place};
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -136,7 +136,7 @@ impl<'t> Hashes<'t> {
     /// The first from `hash` on.
     pub fn next_from(&mut self, hash: i64) -> Option<i64> {
         self.0.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &hash)]);
-        self.0.step().then(|| self.0.entry_hash())
+        self.0.step().then(|| self.0.entry_number())
     }
 }
 

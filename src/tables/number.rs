@@ -6,12 +6,13 @@
 //! another session has taken and not compared yet.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Object};
+use crate::pg::row::Record;
 use crate::pg::snapshot::Dirty;
 use crate::pg::table::{Access, Table};
 use crate::pg::version;
 use crate::rules::receipt;
-use crate::tables::catalog::{self, Object};
-use crate::tables::row::{Deliveries, Envelopes, Receipts, Record};
+use crate::tables::row::{Deliveries, Envelopes, Receipts};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use uuid::Uuid;

@@ -5,10 +5,10 @@
 //! difference to these: so it carries rows and no GRANT, which a server without the role would refuse.
 
 use crate::error::Error;
+use crate::pg::catalog::{self, Object};
 use crate::pg::datum::Text;
 use crate::pg::table::{Access, Table};
 use crate::tables::access;
-use crate::tables::catalog::{self, Object};
 use crate::tables::row::Rights;
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys::{self, Oid};

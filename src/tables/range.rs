@@ -1,11 +1,11 @@
 //! Walking over what an index has of one topic, dead entries included.
 
 use crate::error::Error;
+use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
 use crate::pg::scan::{Key, RowOfEntry, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
-use crate::tables::catalog::Object;
 use crate::tables::row::Deliveries;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
@@ -74,7 +74,7 @@ impl<'t> Range<'t> {
             if !scan.step() {
                 return Ok(topics);
             }
-            topics.push(scan.entry().topic.copied());
+            topics.push(scan.entry().text.copied());
         }
     }
 
@@ -86,7 +86,7 @@ impl<'t> Range<'t> {
         (first, last): (i64, i64),
         direction: Direction,
         limit: Limit,
-        mut visit: impl FnMut(RowOfEntry<'_, 't>) -> ControlFlow<()>,
+        mut visit: impl FnMut(RowOfEntry<'_, 't, Deliveries>) -> ControlFlow<()>,
     ) -> Walked {
         self.start(topic, first, last, direction);
         let mut walked = Walked { entries: 0, left_at: None };

@@ -1,81 +1,10 @@
 //! The rows of the tables as Rust values, columns in the order of `sql/tables.sql`.
 
-use crate::pg::datum::{Column, Json, Numbers, Text, Time};
-use crate::tables::catalog::Object;
+use crate::pg::catalog::Object;
+use crate::pg::datum::{Json, Letter, Numbers, Text, Time};
+use crate::pg::row::{Fields, FieldsMut, Partial, Read, Record, Shelf, Unique, Write};
 use pgrx::pg_sys;
-use std::marker::PhantomData;
 use uuid::Uuid;
-
-/// A table and the shape of its rows.
-pub trait Record {
-    const TABLE: Object;
-    type Row<'a>;
-}
-
-/// A table that the store reads by index.
-pub trait Read: Record {
-    fn read<'a>(fields: &Fields<'a>) -> Self::Row<'a>;
-}
-
-/// A table that the store writes.
-pub trait Write: Record {
-    /// The columns, from 0, that a trigger may change: nothing that is decided here depends on them.
-    const FREE: &'static [usize] = &[];
-    /// What decides, in a table with partial indexes, which of them a row is in.
-    fn shelf(_: &Self::Row<'_>) -> Option<Shelf> {
-        None
-    }
-    fn write(row: &Self::Row<'_>, fields: &mut FieldsMut<'_>);
-}
-
-/// A table with an index that decides whether a row is already there.
-pub trait Unique: Write {
-    const ARBITER: Object;
-}
-
-/// The columns of a row in a scan, read by position.
-pub struct Fields<'a> {
-    pub values: *const pg_sys::Datum,
-    pub nulls: *const bool,
-    pub row: PhantomData<&'a ()>,
-}
-
-impl<'a> Fields<'a> {
-    /// A column that the table declares NOT NULL.
-    fn get<T: Column<'a>>(&self, place: usize) -> T {
-        // SAFETY: the slot holds all columns of the table; this one has T's type and is never null.
-        unsafe { T::from_datum(*self.values.add(place)) }
-    }
-
-    fn get_opt<T: Column<'a>>(&self, place: usize) -> Option<T> {
-        // SAFETY: the slot holds all columns of the table, this one of T's type.
-        unsafe { (!*self.nulls.add(place)).then(|| T::from_datum(*self.values.add(place))) }
-    }
-}
-
-/// The columns of a row about to be stored, written in order.
-pub struct FieldsMut<'a> {
-    pub values: &'a mut [pg_sys::Datum],
-    pub nulls: &'a mut [bool],
-    pub place: usize,
-}
-
-impl FieldsMut<'_> {
-    fn put<'a, T: Column<'a>>(&mut self, value: &T) -> &mut Self {
-        self.put_datum(Some(value.datum()))
-    }
-
-    fn put_opt<'a, T: Column<'a>>(&mut self, value: &Option<T>) -> &mut Self {
-        self.put_datum(value.as_ref().map(Column::datum))
-    }
-
-    fn put_datum(&mut self, datum: Option<pg_sys::Datum>) -> &mut Self {
-        self.nulls[self.place] = datum.is_none();
-        self.values[self.place] = datum.unwrap_or(pg_sys::Datum::from(0));
-        self.place += 1;
-        self
-    }
-}
 
 /// The half of a message that never changes.
 pub struct Envelope<'a> {
@@ -147,41 +76,42 @@ pub enum Place {
     Dead,
 }
 
-/// Which partial indexes a delivery is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shelf {
-    pub place: Place,
-    pub keyed: bool,
-}
-
-impl Shelf {
-    /// How many there are.
-    pub const COUNT: usize = 8;
-
-    pub fn number(self) -> usize {
-        self.place as usize * 2 + usize::from(self.keyed)
-    }
-}
-
-impl Column<'_> for Place {
-    fn datum(&self) -> pg_sys::Datum {
-        let letter = match self {
+impl Letter for Place {
+    fn letter(self) -> u8 {
+        match self {
             Place::Ready => b'r',
             Place::Waiting => b'w',
             Place::Parked => b'k',
             Place::Dead => b'x',
-        };
-        pg_sys::Datum::from(letter.cast_signed())
+        }
     }
 
-    unsafe fn from_datum(datum: pg_sys::Datum) -> Self {
-        match datum.value() as u8 {
+    fn of(letter: u8) -> Self {
+        match letter {
             b'r' => Place::Ready,
             b'w' => Place::Waiting,
             b'k' => Place::Parked,
             _ => Place::Dead,
         }
     }
+}
+
+/// The shelf of deliveries: which partial indexes they are in.
+const fn shelf(place: Place, keyed: bool) -> Shelf {
+    Shelf(place as u8 * 2 + keyed as u8)
+}
+
+/// An index of all deliveries at a place, or of those with a key.
+const fn partial(index: Object, places: &[Place], keyed_only: bool) -> Partial {
+    let (mut shelves, mut at) = (0, 0);
+    while at < places.len() {
+        shelves |= shelf(places[at], true).bit();
+        if !keyed_only {
+            shelves |= shelf(places[at], false).bit();
+        }
+        at += 1;
+    }
+    Partial { index, shelves }
 }
 
 /// The half of a message that changes, until it is delivered.
@@ -242,8 +172,20 @@ impl Read for Deliveries {
 impl Write for Deliveries {
     const FREE: &'static [usize] = &[7];
 
+    const UPDATED: bool = true;
+    const PARTIAL: &'static [Partial] = &[
+        partial(Object::DeliveryReady, &[Place::Ready], false),
+        partial(Object::DeliveryWaiting, &[Place::Waiting], false),
+        partial(Object::DeliveryWaitingTopic, &[Place::Waiting], false),
+        partial(Object::DeliveryDead, &[Place::Dead], false),
+        partial(Object::DeliveryParked, &[Place::Parked], false),
+        partial(Object::DeliveryKeyReady, &[Place::Ready], true),
+        partial(Object::DeliveryKeyLater, &[Place::Waiting, Place::Parked], true),
+        partial(Object::DeliveryKeyDead, &[Place::Dead], true),
+    ];
+
     fn shelf(row: &Delivery<'_>) -> Option<Shelf> {
-        Some(Shelf { place: row.place, keyed: row.key.is_some() })
+        Some(shelf(row.place, row.key.is_some()))
     }
 
     fn write(row: &Delivery<'_>, fields: &mut FieldsMut<'_>) {

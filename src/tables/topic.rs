@@ -1,11 +1,11 @@
 //! What operators have set per topic.
 
 use crate::error::Error;
+use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
 use crate::pg::scan::{Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, Table, Wait};
-use crate::tables::catalog::Object;
 use crate::tables::row::{TopicRow, Topics};
 use std::collections::HashMap;
 

@@ -1,11 +1,11 @@
 //! All versions of deliveries that an index leads to, and whether one may still come to count.
 
 use crate::error::Error;
+use crate::pg::catalog::Object;
 use crate::pg::datum::{Text, Time};
 use crate::pg::scan::{Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
-use crate::tables::catalog::Object;
 use crate::tables::row::{Deliveries, Delivery};
 use pgrx::pg_sys;
 

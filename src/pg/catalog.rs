@@ -1,98 +1,90 @@
 //! Where the extension's objects are: OIDs looked up once per session, forgotten whenever the catalog changes.
 //!
-//! The look-up also checks that the library fits the installed version. `ALTER EXTENSION outbox UPDATE` replaces
+//! The look-up also checks that the library fits the installed version. `ALTER EXTENSION … UPDATE` replaces
 //! functions, so a change of any function makes the next call look again; so does a change of one of the relations.
 
 use crate::error::Error;
 use pgrx::{pg_guard, pg_sys};
 use std::cell::Cell;
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
-/// The relations that the store opens: tables, indexes, the sequence and the row type of `claim`.
+/// One of the extension's relations: its place in [`Extension::relations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Object {
-    Envelope,
-    EnvelopePkey,
-    EnvelopeId,
-    Delivery,
-    DeliveryPkey,
-    DeliveryReady,
-    DeliveryWaiting,
-    DeliveryWaitingTopic,
-    DeliveryDead,
-    DeliveryParked,
-    DeliveryKeyReady,
-    DeliveryKeyLater,
-    DeliveryKeyDead,
-    Receipt,
-    ReceiptPkey,
-    Processed,
-    ProcessedPkey,
-    Topic,
-    TopicPkey,
-    Access,
-    AccessNumber,
-    Arrival,
-    Claimed,
-}
-
-/// Names in the order of [`Object`].
-const NAMES: [&CStr; 23] = [
-    c"envelope",
-    c"envelope_pkey",
-    c"envelope_id_key",
-    c"delivery",
-    c"delivery_pkey",
-    c"delivery_ready",
-    c"delivery_waiting",
-    c"delivery_waiting_topic",
-    c"delivery_dead",
-    c"delivery_parked",
-    c"delivery_key_ready",
-    c"delivery_key_later",
-    c"delivery_key_dead",
-    c"receipt",
-    c"receipt_pkey",
-    c"processed",
-    c"processed_pkey",
-    c"topic",
-    c"topic_pkey",
-    c"access",
-    c"access_number",
-    c"arrival",
-    c"claimed",
-];
+pub struct Object(pub usize);
 
 impl Object {
     pub fn name(self) -> &'static CStr {
-        NAMES[self as usize]
+        extension().relations[self.0]
     }
 }
 
-/// What is there if the extension is. Indexes are missed when their table is opened, see `shape.rs`.
-const REQUIRED: [Object; 8] = [
-    Object::Envelope,
-    Object::Delivery,
-    Object::Receipt,
-    Object::Processed,
-    Object::Topic,
-    Object::Access,
-    Object::Arrival,
-    Object::Claimed,
-];
+/// What an extension tells of itself.
+pub struct Extension {
+    /// Also that of its schema.
+    pub name: &'static CStr,
+    pub version: &'static str,
+    /// Tables, indexes, sequences and row types that are opened: at most [`MOST`].
+    pub relations: &'static [&'static CStr],
+    /// What is there if the extension is. Indexes are missed when their table is opened, see `shape.rs`.
+    pub required: &'static [Object],
+    /// The script that makes the tables, and those that must be as it makes them: at most [`MOST`].
+    pub script: &'static str,
+    pub tables: &'static [Object],
+    /// The table that is locked before any other.
+    pub first: Object,
+    /// Tables that only the executor writes.
+    pub indirect: &'static [Object],
+    /// After a look-up: something may have changed.
+    pub looked_up: fn(),
+}
+
+/// Relations that are known.
+pub const MOST: usize = 32;
+
+static EXTENSION: OnceLock<&Extension> = OnceLock::new();
+const NONE: Extension = Extension {
+    name: c"",
+    version: "",
+    relations: &[],
+    required: &[],
+    script: "",
+    tables: &[],
+    first: Object(0),
+    indirect: &[],
+    looked_up: || {},
+};
+
+/// Says which extension this is: once, when the library is loaded.
+pub fn register(extension: &'static Extension) {
+    EXTENSION.get_or_init(|| extension);
+}
+
+pub fn extension() -> &'static Extension {
+    EXTENSION.get().copied().unwrap_or(&NONE)
+}
+
+/// The name of the extension's schema.
+pub fn schema() -> &'static str {
+    extension().name.to_str().unwrap_or_default()
+}
 
 /// The OIDs of all objects.
 #[derive(Clone, Copy)]
 pub struct Catalog {
-    oids: [pg_sys::Oid; NAMES.len()],
+    oids: [pg_sys::Oid; MOST],
     /// When they were looked up, counted in changes.
     epoch: u64,
 }
 
 impl Catalog {
     pub fn oid(&self, object: Object) -> pg_sys::Oid {
-        self.oids[object as usize]
+        self.oids[object.0]
+    }
+
+    /// The table that is locked before any other.
+    pub fn first(&self) -> pg_sys::Oid {
+        self.oid(extension().first)
     }
 
     /// The change that it was looked up after.
@@ -152,21 +144,21 @@ fn look_up() -> Result<Catalog, Error> {
     }
     let epoch = EPOCH.get();
     let installed = installed_version();
-    if installed.as_deref() != Some(env!("CARGO_PKG_VERSION")) {
+    if installed.as_deref() != Some(extension().version) {
         return Err(Error::Version(installed));
     }
-    let mut oids = [pg_sys::InvalidOid; NAMES.len()];
+    let mut oids = [pg_sys::InvalidOid; MOST];
     // SAFETY: look-ups by name in the system catalogs; a missing name answers InvalidOid.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(c"outbox".as_ptr(), true);
-        for (oid, name) in oids.iter_mut().zip(NAMES) {
+        let schema = pg_sys::get_namespace_oid(extension().name.as_ptr(), true);
+        for (oid, name) in oids.iter_mut().zip(extension().relations) {
             *oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
         }
     }
-    if REQUIRED.iter().any(|object| oids[*object as usize] == pg_sys::InvalidOid) {
+    if extension().required.iter().any(|object| oids[object.0] == pg_sys::InvalidOid) {
         return Err(Error::Version(None));
     }
-    crate::tables::number::distrust();
+    (extension().looked_up)();
     let known = Catalog { oids, epoch };
     KNOWN.set(Some(known));
     Ok(known)
@@ -183,7 +175,7 @@ pub fn installed_version() -> Option<String> {
             pg_sys::Anum_pg_extension_extname as i16,
             pg_sys::BTEqualStrategyNumber as u16,
             pg_sys::F_NAMEEQ.into(),
-            pg_sys::Datum::from(c"outbox".as_ptr()),
+            pg_sys::Datum::from(extension().name.as_ptr()),
         );
         let scan = pg_sys::systable_beginscan(
             relation,
@@ -226,9 +218,9 @@ extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid
     }
 }
 
-/// The file of the deliveries: another one after the table was rewritten or truncated. 0 if there is none.
-pub fn file_of_deliveries() -> Result<u32, Error> {
-    let oid = oid(Object::Delivery)?;
+/// The file of a table: another one after it was rewritten or truncated. 0 if there is none.
+pub fn file_of(table: Object) -> Result<u32, Error> {
+    let oid = oid(table)?;
     let cache = pg_sys::SysCacheIdentifier::RELOID as i32;
     // SAFETY: the tuple is used before it is released.
     unsafe {

@@ -1,0 +1,86 @@
+//! Deliveries and rights in the order of an index.
+
+use crate::error::Error;
+use crate::pg::catalog::Object;
+use crate::pg::datum::{Text, Time};
+use crate::pg::scan::{Key, Scan};
+use crate::pg::snapshot::Latest;
+use crate::pg::table::Table;
+use crate::tables::row::{Deliveries, Rights};
+use pgrx::pg_sys;
+
+impl<'t> Scan<'t, Rights> {
+    /// All of them.
+    pub fn rights(table: &'t Table<Rights>, snapshot: &'t Latest) -> Result<Self, Error> {
+        let mut scan = Scan::open(table, Object::AccessNumber, snapshot, 0)?;
+        scan.start([]);
+        Ok(scan)
+    }
+}
+
+impl<'t> Scan<'t, Deliveries> {
+    /// Deliveries of `topic` that are ready or leased, or all deliveries, in index order from number `start` on.
+    pub fn above_mark(
+        table: &'t Table<Deliveries>,
+        snapshot: &'t Latest,
+        topic: Option<Text<'_>>,
+        start: i64,
+    ) -> Result<Self, Error> {
+        let from = |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &start);
+        match topic {
+            Some(topic) => {
+                let mut scan = Scan::open(table, Object::DeliveryReady, snapshot, 2)?;
+                scan.start([Key::text(1, &topic), from(2)]);
+                Ok(scan)
+            }
+            None => {
+                let mut scan = Scan::open(table, Object::DeliveryPkey, snapshot, 1)?;
+                scan.start([from(1)]);
+                Ok(scan)
+            }
+        }
+    }
+
+    /// Dead deliveries of `topic` in arrival order.
+    pub fn dead(table: &'t Table<Deliveries>, snapshot: &'t Latest, topic: Text<'_>) -> Result<Self, Error> {
+        let mut scan = Scan::open(table, Object::DeliveryDead, snapshot, 1)?;
+        scan.start([Key::text(1, &topic)]);
+        Ok(scan)
+    }
+
+    /// Waiting deliveries of `topic`, or of any, that became due from `start` to `now`, the longest due first.
+    pub fn due(
+        table: &'t Table<Deliveries>,
+        snapshot: &'t Latest,
+        topic: Option<Text<'_>>,
+        start: Time,
+        now: Time,
+    ) -> Result<Self, Error> {
+        let from =
+            |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, &start);
+        let to = |column| Key::new(column, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, &now);
+        match topic {
+            Some(topic) => {
+                let mut scan = Scan::open(table, Object::DeliveryWaitingTopic, snapshot, 3)?;
+                scan.start([Key::text(1, &topic), from(2), to(2)]);
+                Ok(scan)
+            }
+            None => {
+                let mut scan = Scan::open(table, Object::DeliveryWaiting, snapshot, 2)?;
+                scan.start([from(1), to(1)]);
+                Ok(scan)
+            }
+        }
+    }
+}
+
+/// When the next message of `topic`, or of any, is due after `now`.
+pub fn next_due(
+    table: &Table<Deliveries>,
+    snapshot: &Latest,
+    topic: Option<Text<'_>>,
+    now: Time,
+) -> Result<Option<Time>, Error> {
+    let mut scan = Scan::due(table, snapshot, topic, now.plus_micros(1), Time(i64::MAX))?;
+    Ok(scan.next().and_then(|found| found.row.available_at))
+}
