@@ -18,6 +18,11 @@ CAST = {"params": "cast"}  # strings, and the statement says $1::text::uuid
 POSITIONAL = {"notation": "positional"}
 
 
+NUL = "a NUL byte in a topic: 22021"
+CUT = "text ends at a NUL byte, without an error"
+SIMPLE = "the simple protocol cannot carry a NUL byte: 08P01 and not 22021"
+
+
 class Driver:
     name = language = style = ""
     modes = {}  # label: options; `through` names the pooler
@@ -79,6 +84,7 @@ class Pg8000(Python):
         "pgbouncer": TYPED | {"through": "pgbouncer"},
         "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
     }
+    modes["pgbouncer"] |= {"wrap": True}
 
 
 class Node(Driver):
@@ -105,6 +111,9 @@ class NodePg(Node):
 
 class Postgres(Node):
     name, style, file = "postgres.js", "dollar", "node_postgres.mjs"
+    differs = {
+        "untyped, positional/dry_run only counts": "where a boolean is due, every string is false, also 'true': pass true and false",
+    }
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -116,4 +125,205 @@ class Postgres(Node):
     }
 
 
-DRIVERS = [Psycopg(), Asyncpg(), Pg8000(), NodePg(), Postgres()]
+class Ruby(Driver):
+    name, language, style = "ruby-pg", "Ruby", "dollar"
+    modes = {
+        "typed": TYPED,
+        "untyped, positional": TEXT | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "binary": TYPED | {"binary": True},
+        "pipeline": TYPED | {"pipeline": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+
+    def prepare(self, environment):
+        command, extra = ruby(environment)
+        return [*command, RUNNERS / "ruby_pg.rb"], extra
+
+
+def ruby(environment):
+    if tools.works("ruby", "-e", "require 'pg'"):
+        return ["ruby"], dict(environment)
+    home = tools.debian(["ruby3.1", "ruby-pg"])
+    folders = ["lib/ruby/vendor_ruby", "lib/ruby/3.1.0"]
+    folders += ["lib/x86_64-linux-gnu/ruby/vendor_ruby/3.1.0", "lib/x86_64-linux-gnu/ruby/3.1.0"]
+    path = os.pathsep.join(str(home / "usr" / folder) for folder in folders)
+    return [home / "usr/bin/ruby3.1", "--disable-gems"], dict(environment, RUBYLIB=path, LD_LIBRARY_PATH=with_libpq(home, environment))
+
+
+def with_libpq(home, environment):
+    """Libraries unpacked there, and the libpq of the server that is prepared, for what finds none."""
+    return os.pathsep.join([tools.libraries(home), setup.output(environment["PG_CONFIG"], "--libdir")])
+
+
+class Php(Driver):
+    name, language, style = "PDO", "PHP", "question"
+    modes = {
+        "typed": TYPED,
+        "untyped, positional": TEXT | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "emulated": TYPED | {"emulate": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+    differs = {NUL: CUT}
+
+    def prepare(self, environment):
+        command, extra = php(environment)
+        return [*command, RUNNERS / "php_pdo.php"], extra
+
+
+def php(environment):
+    if tools.works("php", "-r", "exit(extension_loaded('pdo_pgsql') ? 0 : 1);"):
+        return ["php", "-d", "variables_order=EGPCS"], dict(environment)
+    home = tools.debian(["php8.2-cli", "php8.2-pgsql"])
+    (extensions,) = (home / "usr/lib/php").glob("20*")
+    options = ["-n", "-d", f"extension_dir={extensions}", "-d", "extension=pdo", "-d", "extension=pdo_pgsql"]
+    return [home / "usr/bin/php8.2", *options, "-d", "variables_order=EGPCS"], dict(environment, LD_LIBRARY_PATH=with_libpq(home, environment))
+
+
+class Perl(Driver):
+    name, language, style = "DBD::Pg", "Perl", "dollar"
+    differs = {NUL: CUT}
+    modes = {
+        "typed": TYPED,
+        "untyped, positional": TEXT | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+
+    def prepare(self, environment):
+        if tools.works("perl", "-MDBD::Pg", "-MJSON::PP", "-e", "1"):
+            return ["perl", RUNNERS / "perl_dbi.pl"], dict(environment)
+        home = tools.debian(["libdbd-pg-perl", "libdbi-perl"], all_of_them=False)
+        extra = {"PERL5LIB": str(home / tools.MULTIARCH / "perl5/5.36"), "LD_LIBRARY_PATH": with_libpq(home, environment)}
+        if not tools.works("perl", "-MDBD::Pg", "-MJSON::PP", "-e", "1", env={**environment, **extra}):
+            raise Hole("this system's perl is not the one that Debian's libdbd-pg-perl is built for")
+        return ["perl", RUNNERS / "perl_dbi.pl"], {**environment, **extra}
+
+
+class Libpq(Driver):
+    name, language, style = "libpq", "C", "dollar"
+    modes = {
+        "typed": TYPED,
+        "untyped, positional": TEXT | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "binary": TYPED | {"binary": True, "prepare": True},
+        "pipeline": TYPED | {"pipeline": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+    differs = {NUL: CUT}
+
+    def prepare(self, environment):
+        home = tools.debian(["libcjson-dev", "libcjson1"], all_of_them=False)
+        program = setup.area() / "contract-libpq"
+        include, libraries = (setup.output(environment["PG_CONFIG"], f"--{what}") for what in ("includedir", "libdir"))
+        command = [*setup.compiler(), "-O1", "-Wall", RUNNERS / "libpq.c", "-o", program, f"-I{include}", f"-I{home}/usr/include"]
+        tools.run(*command, f"-L{libraries}", f"-L{home / tools.MULTIARCH}", "-lpq", "-lcjson")
+        return [program], dict(environment, LD_LIBRARY_PATH=with_libpq(home, environment))
+
+
+class Jdbc(Driver):
+    name, language, style = "pgjdbc", "Java", "question"
+    differs = {f"simple/{NUL}": SIMPLE}
+    modes = {
+        "typed": TYPED,
+        "untyped, positional": TEXT | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "binary": TYPED | {"binary": True},
+        "simple": TYPED | {"simple": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+
+    def prepare(self, environment):
+        program, path, extra = java(environment)
+        classes = setup.area() / "contract-java"
+        tools.run(program / "javac", "-cp", path, "-d", classes, RUNNERS / "java/Runner.java", env={**environment, **extra})
+        command = [program / "java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}{os.pathsep}{path}", "Runner"]
+        return command, {**environment, **extra}
+
+
+def java(environment):
+    """(folder of java and javac, class path of pgjdbc and gson, further variables)."""
+    home = tools.debian(["libpostgresql-jdbc-java", "libgoogle-gson-java"], all_of_them=False)
+    path = os.pathsep.join(str(home / "usr/share/java" / jar) for jar in ("postgresql.jar", "gson.jar"))
+    if tools.works("javac", "--version"):
+        return Path(shutil.which("javac")).parent, path, {}
+    jdk = tools.debian(["openjdk-17-jdk-headless", "openjdk-17-jre-headless"])
+    return jdk / "usr/lib/jvm/java-17-openjdk-amd64/bin", path, {"LD_LIBRARY_PATH": tools.libraries(jdk)}
+
+
+class Pgx(Driver):
+    name, language, style = "pgx", "Go", "dollar"
+    differs = {f"simple/{NUL}": SIMPLE, f"pgbouncer/{NUL}": SIMPLE}
+    modes = {
+        "typed": TYPED,
+        "untyped, positional": TEXT | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "simple": TYPED | {"simple": True},
+        "pipeline": TYPED | {"pipeline": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer", "simple": True},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+
+    def prepare(self, environment):
+        jackc = [f"golang-github-jackc-{part}-dev" for part in ("pgx-v4", "pgconn", "pgproto3-v2", "pgtype", "pgio", "pgpassfile", "pgservicefile", "chunkreader-v2", "puddle")]
+        others = ["golang-golang-x-crypto-dev", "golang-golang-x-text-dev", "golang-github-gofrs-uuid-dev"]
+        home = tools.debian(["golang-1.19-go", "golang-1.19-src", *jackc, *others], all_of_them=False)
+        root = home / "usr/lib/go-1.19"
+        go = {"GOROOT": root, "GOPATH": home / "usr/share/gocode", "GO111MODULE": "off", "GOCACHE": setup.area() / "contract-go-cache"}
+        go |= {"GOFLAGS": "-p=2", "CGO_ENABLED": "0", "GOTOOLDIR": ""}
+        program = setup.area() / "contract-pgx"
+        tools.run(root / "bin/go", "build", "-o", program, RUNNERS / "go/main.go", env={**environment, **{k: str(v) for k, v in go.items() if str(v)}})
+        return [program], dict(environment)
+
+
+class Rust(Driver):
+    language, style = "Rust", "dollar"
+    program = None
+
+    def prepare(self, environment):
+        target = setup.area() / "contract-rust"
+        with setup.alone("contract-rust"):
+            setup.say("building the Rust runners")
+            manifest = RUNNERS / "rust/Cargo.toml"
+            tools.run("cargo", "build", "--quiet", "--locked", "--manifest-path", manifest, "--target-dir", target, env=environment)
+        return [target / "debug" / self.program], dict(environment)
+
+
+class TokioPostgres(Rust):
+    name, program = "tokio-postgres", "tokio_postgres"
+    modes = {
+        "typed": TYPED,
+        "positional": TYPED | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "pipeline": TYPED | {"pipeline": True, "prepare": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+
+
+class Sqlx(Rust):
+    name, program = "sqlx", "sqlx"
+    modes = {
+        "typed": TYPED,
+        "positional": TYPED | POSITIONAL,
+        "cast": CAST,
+        "prepared": TYPED | {"prepare": True},
+        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
+    }
+
+
+DRIVERS = [Psycopg(), Asyncpg(), Pg8000(), NodePg(), Postgres(), TokioPostgres(), Sqlx(), Pgx(), Jdbc(), Ruby(), Php(), Perl(), Libpq()]

@@ -30,6 +30,7 @@ def program(name):
 
 class Pooler:
     def __init__(self, server, name):
+        self.name = name
         command, environment = program(name)
         self.home = Path(tempfile.mkdtemp(prefix="pool-", dir=setup.temporary_directory()))
         self.port = free_port()
@@ -59,4 +60,5 @@ class Pooler:
     def close(self):
         self.process.terminate()
         self.process.wait()
+        shutil.move(self.home / "log", setup.area() / f"contract-{self.name.replace(' ', '-')}.log")
         shutil.rmtree(self.home)

@@ -1,4 +1,4 @@
-"""Runner for pg8000. Mode: prepare."""
+"""Runner for pg8000. Mode: prepare, wrap (each statement in a transaction)."""
 
 import datetime
 import json
@@ -15,6 +15,7 @@ connection = pg8000.native.Connection(
 )
 connection.register_in_adapter(3802, str)  # jsonb as text keeps all digits of numbers
 prepared = {}
+open_transaction = False
 
 
 class Json(str):
@@ -60,16 +61,23 @@ def execute(request):
 
 
 def answer(request):
+    global open_transaction
     if "do" in request:
         connection.run(request["do"])
+        open_transaction = request["do"] == "begin"
         return {"columns": [], "rows": []}
-    if "batch" not in request:
-        return execute(request)
+    if "batch" in request:
+        return {"results": within(lambda: [execute(inner) for inner in request["batch"]])}
+    # a statement with parameters is two messages, and a pool in transaction mode may give each another connection
+    return within(lambda: execute(request)) if mode.get("wrap") and request["params"] and not open_transaction else execute(request)
+
+
+def within(work):
     connection.run("BEGIN")
     try:
-        results = [execute(inner) for inner in request["batch"]]
+        done = work()
         connection.run("COMMIT")
-        return {"results": results}
+        return done
     except Exception:
         connection.run("ROLLBACK")
         raise
