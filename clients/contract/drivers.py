@@ -1,8 +1,9 @@
 """The drivers: where each comes from, how its runner is started, and the modes in which it is tried."""
 
+import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,27 +21,36 @@ POSITIONAL = {"notation": "positional"}
 
 NUL = "a NUL byte in a topic: 22021"
 CUT = "text ends at a NUL byte, without an error"
+ONE = "the next statement is sent when the one before is answered"
+SERVER_TYPES = "the server says the types, and values must be of them"
+ALWAYS = "always"
 SIMPLE = "the simple protocol cannot carry a NUL byte: 08P01 and not 22021"
 
 
 class Driver:
-    name = language = style = ""
+    name = language = style = package = ""
     modes = {}  # label: options; `through` names the pooler
     differs = {}  # case, or class: what a user must know; the case is not expected to pass
-    notes = ()
+    without = {}  # way of work: why it is not tried
+    habit = "typed"  # the mode that a user is in who does nothing for it
     short = ()  # the modes of the short form
 
     def prepare(self, environment):
         """(command, environment) of its runner; raises Hole."""
         raise NotImplementedError
 
-    def version(self):
-        return ""
+    def version(self, environment):
+        """As its users write it; Debian's without its own part, unless the class knows better."""
+        return re.sub(r"^\d+:|[-+~].*$", "", tools.debian_version(self.package))
 
 
 class Python(Driver):
     language = "Python"
-    file = None
+    file = package = None
+
+    def version(self, environment):
+        (line,) = [line for line in (HERE / "requirements.txt").read_text().splitlines() if re.match(rf"{self.package}\b", line)]
+        return line.partition("==")[2]
 
     def prepare(self, environment):
         home = tools.python_packages()
@@ -48,7 +58,7 @@ class Python(Driver):
 
 
 class Psycopg(Python):
-    name, style, file = "psycopg 3", "percent", "psycopg3.py"
+    name, package, style, file = "psycopg 3", "psycopg", "percent", "psycopg3.py"
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -63,7 +73,8 @@ class Psycopg(Python):
 
 
 class Asyncpg(Python):
-    name, style, file = "asyncpg", "dollar", "asyncpg_.py"
+    name, package, style, file = "asyncpg", "asyncpg", "dollar", "asyncpg_.py"
+    without = {"untyped": SERVER_TYPES, "binary": ALWAYS, "pipeline": ONE}
     modes = {
         "typed": TYPED,
         "positional": TYPED | POSITIONAL,
@@ -75,28 +86,31 @@ class Asyncpg(Python):
 
 
 class Pg8000(Python):
-    name, style, file = "pg8000", "dollar", "pg8000_.py"
+    name, package, style, file = "pg8000", "pg8000", "dollar", "pg8000_.py"
+    without = {"binary": "results are asked for as text", "pipeline": ONE}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
         "cast": CAST,
         "prepared": TYPED | {"prepare": True},
-        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer": TYPED | {"through": "pgbouncer", "wrap": True},
         "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
     }
-    modes["pgbouncer"] |= {"wrap": True}
 
 
 class Node(Driver):
     language = "Node.js"
-    file = None
+    file = package = None
+
+    def version(self, environment):
+        return json.loads((HERE / "package.json").read_text())["dependencies"][self.package]
 
     def prepare(self, environment):
         return ["node", tools.node_packages() / self.file], dict(environment)
 
 
 class NodePg(Node):
-    name, style, file = "pg", "dollar", "node_pg.mjs"
+    name, package, style, file = "pg", "pg", "dollar", "node_pg.mjs"
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -105,15 +119,16 @@ class NodePg(Node):
         "pgbouncer": TYPED | {"through": "pgbouncer"},
         "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
     }
-    without = {"binary": "its option `binary` reads bytes as UTF-8 and breaks a uuid", "pipeline": "it sends the next query after an answer"}
+    without = {"binary": "its option `binary` reads bytes as UTF-8 and so breaks a uuid", "pipeline": ONE}
     short = ("typed",)
 
 
 class Postgres(Node):
-    name, style, file = "postgres.js", "dollar", "node_postgres.mjs"
+    name, package, style, file = "postgres.js", "postgres", "dollar", "node_postgres.mjs"
     differs = {
         "untyped, positional/dry_run only counts": "where a boolean is due, every string is false, also 'true': pass true and false",
     }
+    without = {"binary": "results are asked for as text"}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -127,6 +142,8 @@ class Postgres(Node):
 
 class Ruby(Driver):
     name, language, style = "ruby-pg", "Ruby", "dollar"
+    package = "ruby-pg"
+    habit = "untyped, positional"
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -160,6 +177,9 @@ def with_libpq(home, environment):
 
 class Php(Driver):
     name, language, style = "PDO", "PHP", "question"
+    package = "php8.2-pgsql"
+    habit = "untyped, positional"
+    without = {"binary": "results are asked for as text", "pipeline": ONE}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -188,6 +208,9 @@ def php(environment):
 class Perl(Driver):
     name, language, style = "DBD::Pg", "Perl", "dollar"
     differs = {NUL: CUT}
+    package = "libdbd-pg-perl"
+    habit = "untyped, positional"
+    without = {"binary": "results are asked for as text", "pipeline": ONE}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -209,6 +232,7 @@ class Perl(Driver):
 
 class Libpq(Driver):
     name, language, style = "libpq", "C", "dollar"
+    habit = "untyped, positional"
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -220,6 +244,9 @@ class Libpq(Driver):
         "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
     }
     differs = {NUL: CUT}
+
+    def version(self, environment):
+        return setup.output(environment["PG_CONFIG"], "--version").split()[-1]
 
     def prepare(self, environment):
         home = tools.debian(["libcjson-dev", "libcjson1"], all_of_them=False)
@@ -233,6 +260,8 @@ class Libpq(Driver):
 class Jdbc(Driver):
     name, language, style = "pgjdbc", "Java", "question"
     differs = {f"simple/{NUL}": SIMPLE}
+    package = "libpostgresql-jdbc-java"
+    without = {"pipeline": "`executeBatch` refuses statements with a result, and every function has one"}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -265,6 +294,8 @@ def java(environment):
 class Pgx(Driver):
     name, language, style = "pgx", "Go", "dollar"
     differs = {f"simple/{NUL}": SIMPLE, f"pgbouncer/{NUL}": SIMPLE}
+    package = "golang-github-jackc-pgx-v4-dev"
+    without = {"binary": "always, but for the simple protocol"}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -292,6 +323,10 @@ class Rust(Driver):
     language, style = "Rust", "dollar"
     program = None
 
+    def version(self, environment):
+        lock = (RUNNERS / "rust/Cargo.lock").read_text()
+        return re.search(rf'name = "{self.name}"\nversion = "(.*)"', lock)[1]
+
     def prepare(self, environment):
         target = setup.area() / "contract-rust"
         with setup.alone("contract-rust"):
@@ -302,7 +337,8 @@ class Rust(Driver):
 
 
 class TokioPostgres(Rust):
-    name, program = "tokio-postgres", "tokio_postgres"
+    name, program, habit = "tokio-postgres", "tokio_postgres", "prepared"
+    without = {"untyped": SERVER_TYPES, "binary": ALWAYS}
     modes = {
         "typed": TYPED,
         "positional": TYPED | POSITIONAL,
@@ -316,14 +352,20 @@ class TokioPostgres(Rust):
 
 class Sqlx(Rust):
     name, program = "sqlx", "sqlx"
+    without = {"untyped": "a parameter has the type of the value that is bound", "binary": ALWAYS, "pipeline": ONE}
     modes = {
         "typed": TYPED,
         "positional": TYPED | POSITIONAL,
         "cast": CAST,
         "prepared": TYPED | {"prepare": True},
-        "pgbouncer": TYPED | {"through": "pgbouncer"},
+        "pgbouncer": TYPED | {"through": "pgbouncer", "wrap": True},
         "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
     }
 
 
 DRIVERS = [Psycopg(), Asyncpg(), Pg8000(), NodePg(), Postgres(), TokioPostgres(), Sqlx(), Pgx(), Jdbc(), Ruby(), Php(), Perl(), Libpq()]
+
+# Drivers that cannot be had where the tests run, each with the reason.
+MISSING = {
+    "Npgsql": ("C#", "neither Debian nor PyPI nor npm has a .NET runtime with Npgsql, and the tests reach no other registry"),
+}

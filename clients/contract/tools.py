@@ -87,6 +87,8 @@ class Apt:
                 self.get("download", *wanted, cwd=place)
             for package in sorted(Path(place).glob("*.deb")):
                 run("dpkg-deb", "-x", package, folder)
+                with open(folder / "versions", "a") as versions:
+                    versions.write(run("dpkg-deb", "-W", "--showformat=${Package} ${Version}\\n", package))
 
 
 def debian_source(release):
@@ -111,6 +113,15 @@ def debian(packages, release=None, all_of_them=True):
             with setup.appearing_whole(home) as folder:
                 Apt(release).unpack(packages, folder, all_of_them)
     return home
+
+
+def debian_version(package):
+    """Of what was unpacked, else of what is installed."""
+    for file in setup.area().glob("debian-*/versions"):
+        for name, version in map(str.split, file.read_text().splitlines()):
+            if name == package:
+                return version
+    return run("dpkg-query", "-W", "-f", "${Version}", package)
 
 
 def libraries(home):

@@ -71,11 +71,11 @@ def pipelined(requests)
       result = CONNECTION.get_result
       next if result.nil? # the end of one statement
       break if result.result_status == PG::PGRES_PIPELINE_SYNC
+      next if result.result_status == PG::PGRES_PIPELINE_ABORTED
       begin
-        result.check
-        results << rows_of(result) if result.result_status == PG::PGRES_TUPLES_OK || result.result_status == PG::PGRES_COMMAND_OK
+        results << rows_of(result.check)
       rescue PG::Error => e
-        failure ||= e unless e.is_a?(PG::PipelineAborted)
+        failure ||= e
       end
     end
   ensure

@@ -22,12 +22,13 @@ pub struct Mode {
     pub typed: bool,
     pub prepare: bool,
     pub pipeline: bool,
+    pub wrap: bool,
 }
 
 pub fn mode() -> Mode {
     let given: Value = std::env::args().nth(1).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let on = |name: &str| given[name] == json!(true);
-    Mode { typed: given["params"] == "typed", prepare: on("prepare"), pipeline: on("pipeline") }
+    Mode { typed: given["params"] == "typed", prepare: on("prepare"), pipeline: on("pipeline"), wrap: on("wrap") }
 }
 
 pub fn url() -> String {

@@ -1,4 +1,4 @@
-//! Runner for sqlx. Mode: prepare. A parameter has the type of the Rust value that is bound.
+//! Runner for sqlx. Mode: prepare, wrap (each statement in a transaction). A parameter has the type of the Rust value that is bound.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use outbox_contract::{Answer, Failure, Mode, mode, nothing, parts, serve, url};
@@ -26,7 +26,8 @@ fn bind<'q>(query: Bound<'q>, kind: &str, value: &'q Value) -> Result<Bound<'q>,
         }
         "timestamptz" => query.bind(text.map(DateTime::parse_from_rfc3339).transpose().map_err(Failure::client)?),
         // the text as it is, so that numbers keep all their digits
-        "jsonb" => query.bind(text.map(|t| RawValue::from_string(t.to_owned()).map(Json)).transpose().map_err(Failure::client)?),
+        "jsonb" => query
+            .bind(text.map(|t| RawValue::from_string(t.to_owned()).map(Json)).transpose().map_err(Failure::client)?),
         "integer" => query.bind(value.as_i64().map(i32::try_from).transpose().map_err(Failure::client)?),
         "boolean" => query.bind(value.as_bool()),
         _ => query.bind(text),
@@ -64,16 +65,25 @@ async fn execute(connection: &mut PgConnection, mode: &Mode, request: &Value) ->
         query = bind(query, kind, value)?;
     }
     let rows = query.fetch_all(connection).await.map_err(failed)?;
-    let columns: Vec<&str> = rows.first().map(|row| row.columns().iter().map(Column::name).collect()).unwrap_or_default();
+    let columns: Vec<&str> =
+        rows.first().map(|row| row.columns().iter().map(Column::name).collect()).unwrap_or_default();
     let row = |row: &PgRow| (0..row.columns().len()).map(|at| value(row, at)).collect::<Result<Vec<_>, _>>();
     Ok(json!({"columns": columns, "rows": rows.iter().map(row).collect::<Result<Vec<_>, _>>()?}))
 }
 
-async fn answer(connection: &mut PgConnection, mode: &Mode, request: &Value) -> Answer {
+async fn answer(connection: &mut PgConnection, mode: &Mode, open: &mut bool, request: &Value) -> Answer {
     if let Some(verb) = request["do"].as_str() {
+        *open = verb == "begin";
         return connection.execute(verb).await.map(|_| nothing()).map_err(failed);
     }
     let Some(batch) = request["batch"].as_array() else {
+        if mode.wrap && !*open && ["SELECT", "CALL"].iter().any(|verb| parts(request).0.starts_with(verb)) {
+            // a statement is two messages, and a pool in transaction mode may give each another connection
+            let mut transaction = connection.begin().await.map_err(failed)?;
+            let done = execute(&mut transaction, mode, request).await;
+            if done.is_ok() { transaction.commit().await } else { transaction.rollback().await }.map_err(failed)?;
+            return done;
+        }
         return execute(connection, mode, request).await;
     };
     let mut transaction = connection.begin().await.map_err(failed)?;
@@ -97,6 +107,7 @@ async fn main() -> Result<(), sqlx::Error> {
     let options = PgConnectOptions::from_str(&url())?;
     let options = if mode.prepare { options } else { options.statement_cache_capacity(0) };
     let mut connection = options.connect().await?;
-    serve(async |request: &Value| answer(&mut connection, &mode, request).await).await;
+    let mut open = false;
+    serve(async |request: &Value| answer(&mut connection, &mode, &mut open, request).await).await;
     connection.close().await
 }

@@ -72,14 +72,17 @@ fn parameter(kind: &str, value: &Value) -> Result<Parameter, Failure> {
         }
         ("timestamptz", _) => Box::new(DateTime::parse_from_rfc3339(&text()).map_err(Failure::client)?),
         ("jsonb", _) => Box::new(JsonText(text())),
-        ("integer", _) => Box::new(value.as_i64().and_then(|n| i32::try_from(n).ok()).ok_or_else(|| Failure::client("no int4"))?),
+        ("integer", _) => {
+            Box::new(value.as_i64().and_then(|n| i32::try_from(n).ok()).ok_or_else(|| Failure::client("no int4"))?)
+        }
         ("boolean", _) => Box::new(value.as_bool()),
         _ => Box::new(text()),
     })
 }
 
 fn failed(error: tokio_postgres::Error) -> Failure {
-    let message = error.as_db_error().map_or_else(|| format!("{error} {:?}", error.source()), |e| e.message().to_owned());
+    let message =
+        error.as_db_error().map_or_else(|| format!("{error} {:?}", error.source()), |e| e.message().to_owned());
     Failure { state: error.code().map_or("client", |code| code.code()).to_owned(), message }
 }
 
@@ -94,7 +97,8 @@ fn value(row: &Row, at: usize) -> Result<Value, Failure> {
     } else if of == Type::UUID {
         row.try_get::<_, Option<Uuid>>(at).map(|v| json!(v.map(|id| id.to_string())))
     } else if of == Type::TIMESTAMPTZ {
-        row.try_get::<_, Option<DateTime<Utc>>>(at).map(|v| json!(v.map(|t| t.to_rfc3339_opts(SecondsFormat::Micros, true))))
+        row.try_get::<_, Option<DateTime<Utc>>>(at)
+            .map(|v| json!(v.map(|t| t.to_rfc3339_opts(SecondsFormat::Micros, true))))
     } else if of == Type::JSONB {
         row.try_get::<_, Option<JsonText>>(at).map(|v| json!(v.map(|j| j.0)))
     } else if of == Type::VOID {
