@@ -261,7 +261,7 @@ class Jdbc(Driver):
     name, language, style = "pgjdbc", "Java", "question"
     differs = {f"simple/{NUL}": SIMPLE}
     package = "libpostgresql-jdbc-java"
-    without = {"pipeline": "`executeBatch` refuses statements with a result, and every function has one"}
+    without = {"pipeline": "`executeBatch` drops results, and every function has one"}
     modes = {
         "typed": TYPED,
         "untyped, positional": TEXT | POSITIONAL,
@@ -361,6 +361,22 @@ class Sqlx(Rust):
         "pgbouncer": TYPED | {"through": "pgbouncer", "wrap": True},
         "pgbouncer, prepared": TYPED | {"through": "new pgbouncer", "prepare": True},
     }
+
+
+class Given(Driver):
+    """A runner of the user's own."""
+
+    name, language = "given", "given"
+    modes = {"typed": TYPED, "untyped, positional": TEXT | POSITIONAL, "cast": CAST}
+
+    def __init__(self, command, style):
+        self.words, self.style = command.split(), style
+
+    def version(self, environment):
+        return ""
+
+    def prepare(self, environment):
+        return self.words, dict(environment)
 
 
 DRIVERS = [Psycopg(), Asyncpg(), Pg8000(), NodePg(), Postgres(), TokioPostgres(), Sqlx(), Pgx(), Jdbc(), Ruby(), Php(), Perl(), Libpq()]
