@@ -78,7 +78,7 @@ class Suite:
         with open(setup.area() / "contract.log", "ab") as log:
             run = suite.Run(
                 name,
-                lambda: suite.Session(command, mode, {**environment, **here}, log),
+                lambda **more: suite.Session(command, {**mode, **more}, {**environment, **here}, log),
                 suite.Dialect(driver.style, mode),
                 lambda seconds: self.server.psql(self.age.replace("{seconds}", str(seconds)), dbname=name),
             )

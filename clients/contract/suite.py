@@ -45,10 +45,12 @@ def core(classes):
 
 
 TOKEN = "00000000-0000-8001-8000-000000000001"
+BECOMES = {"jsonb": "it becomes a JSON string", "boolean": "it becomes false"}
+EXACT = ["0.1234567890123456789", "12345678901234567890", "1e400"]
 PROBES = {  # what a user writes who has only strings
     "uuid": ("SELECT outbox.complete($1)", TOKEN),
     "uuid[]": ("SELECT count(*) FROM outbox.complete_batch($1)", "{" + TOKEN + "}"),
-    "jsonb": ("SELECT outbox.append('probe', 'probe', $1)", "{}"),
+    "jsonb": ("SELECT jsonb_typeof($1) = 'object'", "{}"),
     "timestamptz": (f"SELECT outbox.fail('{TOKEN}', NULL, $1)", "2100-01-01T00:00:00Z"),
     "integer": ("SELECT count(*) FROM outbox.claim('probe', 'probe', $1)", "1"),
     "boolean": ("SELECT $1 AND outbox.redrive('probe', NULL, NULL, false) = 0", "true"),
@@ -395,18 +397,31 @@ class Run:
         return check(step, answer, names)
 
     def probe(self):
-        """{type: how it ends to pass a string where that type is due}: yes, a SQLSTATE, or that the driver refuses."""
+        """{type: how it ends to pass a string where that type is due}: yes, a SQLSTATE, or that the driver refuses.
+
+        And how the driver gives values by itself, without what the runner tells it otherwise (`plain`).
+        """
         found = {}
+        session = self.sessions["plain"] = self.open_session(plain=True)
         for type, (sql, value) in PROBES.items():
-            session = self.session("a")
             session.send(self.dialect.statement(sql, [["text", value]]))
             answer = session.receive()
             error = answer.get("error")
             found[type] = "the driver refuses" if error == "client" else error or "yes"
-            if type == "boolean" and not error and not same("boolean", True, answer["rows"][0][0]):
-                found[type] = "it becomes false"
-        session.send(self.dialect.statement("SELECT outbox.redrive('probe')", []))
-        found["bigint"] = "text" if isinstance(session.receive()["rows"][0][0], str) else "a number"
+            if type in BECOMES and not error and not same("boolean", True, answer["rows"][0][0]):
+                found[type] = BECOMES[type]
+        def native(sql):
+            session.send(self.dialect.statement(sql, []))
+            return session.receive()["rows"][0][0]
+
+        found["bigint"] = "text" if isinstance(native("SELECT outbox.redrive('probe')"), str) else "a number"
+        numbers = native("""SELECT '{"n": [0.1234567890123456789, 12345678901234567890, 1e400]}'::jsonb""")
+        if isinstance(numbers, str):
+            found["digits"] = "text, all digits"
+        else:
+            kept = [repr(n) for n in numbers["n"]]
+            lost = [name for name, exact, n in zip(("fractions", "whole numbers", "`1e400`"), EXACT, kept) if n != exact]
+            found["digits"] = "parsed; loses " + ", ".join(lost) if lost else "parsed, all digits"
         return found
 
     def reset(self, forget=False):

@@ -73,18 +73,18 @@ class Outcome:
 
     def strings(self):
         types = ["uuid", "uuid[]", "jsonb", "timestamptz", "integer", "boolean"]
-        yield ["driver", *types, "bigint comes as"]
+        yield ["driver", *types, "bigint comes as", "jsonb comes as"]
         for driver in self.drivers:
             found = self.probes.get(driver.name)
             if found:
-                yield [driver.name, *(found[type] for type in types), found.get("bigint", "")]
+                yield [driver.name, *(found[type] for type in types), found["bigint"], found["digits"]]
 
     def markdown(self):
         notes = []
         parts = [
             "### Cases\n", table(self.classes(notes)),
             "### Ways of work\n", table(self.ways(notes)),
-            "### A string where another type is due\n", table(self.strings()),
+            "### A string where another type is due, and what comes by itself\n", table(self.strings()),
         ]  # fmt: skip
         parts += [f"[{number}] {text}  " for number, text in enumerate(notes, 1)]
         parts += [f"Could not be tried: {name}: {why}  " for name, why in self.holes.items()]

@@ -1,4 +1,4 @@
-// Runner for node-postgres (pg). Mode: prepare.
+// Runner for node-postgres (pg). Mode: prepare, plain.
 import readline from 'node:readline'
 import pg from 'pg'
 
@@ -9,7 +9,7 @@ const types = {
   getTypeParser: (oid, format) => [JSONB, TIMESTAMPTZ].includes(oid) ? (text) => text : pg.types.getTypeParser(oid, format),
 }
 
-const client = new pg.Client({ types })
+const client = new pg.Client(mode.plain ? {} : { types })
 await client.connect()
 const names = new Map()
 

@@ -1,4 +1,4 @@
-// Runner for postgres.js (postgres). Mode: prepare, pipeline. Parameters have the types that the server infers.
+// Runner for postgres.js (postgres). Mode: prepare, pipeline, plain. Parameters have the types that the server infers.
 import readline from 'node:readline'
 import postgres from 'postgres'
 
@@ -9,7 +9,7 @@ const sql = postgres({
   prepare: Boolean(mode.prepare),
   fetch_types: false,
   onnotice: () => {},
-  types: {
+  types: mode.plain ? {} : {
     json: text(3802, 3802), // jsonb as text keeps all digits of numbers
     date: text(1184, 1184), // timestamptz as text keeps microseconds
     uuids: { to: 2951, from: [2951], serialize: array, parse: (x) => x },
@@ -20,7 +20,7 @@ function array(value) {
   return Array.isArray(value) ? '{' + value.map((item) => item === null ? 'NULL' : array(item)).join(',') + '}' : value
 }
 
-const parameter = ([type, value]) => type === 'uuid[]' && value !== null ? sql.typed(value, 2951) : value
+const parameter = ([type, value]) => type === 'uuid[]' && value !== null ? (mode.plain ? value : sql.typed(value, 2951)) : value
 
 async function execute(on, { sql: statement, params }) {
   const rows = await on.unsafe(statement, params.map(parameter), { prepare: Boolean(mode.prepare) }).values()

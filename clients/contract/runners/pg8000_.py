@@ -1,4 +1,4 @@
-"""Runner for pg8000. Mode: prepare, wrap (each statement in a transaction)."""
+"""Runner for pg8000. Mode: prepare, wrap (each statement in a transaction), plain."""
 
 import datetime
 import json
@@ -13,7 +13,8 @@ mode = json.loads(sys.argv[1])
 connection = pg8000.native.Connection(
     os.environ["PGUSER"], host=os.environ["PGHOST"], port=int(os.environ["PGPORT"]), database=os.environ["PGDATABASE"]
 )
-connection.register_in_adapter(3802, str)  # jsonb as text keeps all digits of numbers
+if not mode.get("plain"):
+    connection.register_in_adapter(3802, str)  # jsonb as text keeps all digits of numbers
 prepared = {}
 open_transaction = False
 

@@ -1,4 +1,4 @@
-"""Runner for psycopg 3. Mode: prepare, binary, pipeline."""
+"""Runner for psycopg 3. Mode: prepare, binary, pipeline, plain."""
 
 import datetime
 import json
@@ -11,7 +11,8 @@ from psycopg.types.json import Jsonb
 mode = json.loads(sys.argv[1])
 connection = psycopg.connect("", autocommit=True, prepare_threshold=0 if mode.get("prepare") else None)
 # numbers keep all their digits: jsonb as text, in both formats
-connection.adapters.register_loader("jsonb", psycopg.types.string.TextLoader)
+if not mode.get("plain"):
+    connection.adapters.register_loader("jsonb", psycopg.types.string.TextLoader)
 
 
 class JsonbBinaryLoader(psycopg.types.string.TextBinaryLoader):
@@ -19,7 +20,8 @@ class JsonbBinaryLoader(psycopg.types.string.TextBinaryLoader):
         return bytes(data)[1:].decode()
 
 
-connection.adapters.register_loader("jsonb", JsonbBinaryLoader)
+if not mode.get("plain"):
+    connection.adapters.register_loader("jsonb", JsonbBinaryLoader)
 
 
 def parameter(type, value):

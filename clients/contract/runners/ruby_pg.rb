@@ -1,4 +1,4 @@
-# Runner for ruby-pg. Mode: prepare, binary, pipeline.
+# Runner for ruby-pg. Mode: prepare, binary, pipeline, plain.
 require 'json'
 require 'time'
 require 'pg'
@@ -40,7 +40,7 @@ def plain(value, oid)
 end
 
 def rows_of(result)
-  result.type_map = RESULTS
+  result.type_map = RESULTS unless MODE['plain']
   types = (0...result.nfields).map { |i| result.ftype(i) }
   { columns: result.fields, rows: result.values.map { |row| row.each_with_index.map { |value, i| plain(value, types[i]) } } }
 end
