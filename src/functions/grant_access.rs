@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::pg::datum::{Text, letters};
+use crate::pg::role;
 use crate::rules::argument::{self, Fault};
 use crate::tables::access::{self, Right};
 use crate::tables::privileges;
@@ -12,7 +13,7 @@ const REVOKE: &str = include_str!("../queries/revoke_access.sql");
 /// Gives a role a capability. Nothing happens if it has it.
 pub fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), Error> {
     let asked = Asked::read(role_name, capability)?;
-    if !access::is_role_name(asked.role) {
+    if !role::is_name(asked.role.bytes()) {
         return Err(asked.no_role());
     }
     asked.change(GRANT).map(drop)
@@ -22,7 +23,7 @@ pub fn grant_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -
 pub fn revoke_access(role_name: Option<Text<'_>>, capability: Option<Text<'_>>) -> Result<(), Error> {
     let asked = Asked::read(role_name, capability)?;
     match asked.change(REVOKE)? {
-        0 if !access::is_role_name(asked.role) => Err(asked.no_role()),
+        0 if !role::is_name(asked.role.bytes()) => Err(asked.no_role()),
         _ => Ok(()),
     }
 }

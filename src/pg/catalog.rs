@@ -4,7 +4,8 @@
 //! functions, so a change of any function makes the next call look again; so does a change of one of the relations.
 
 use crate::error::Error;
-use pgrx::{pg_guard, pg_sys};
+use crate::pg::invalidation;
+use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -101,7 +102,6 @@ impl Catalog {
 
 thread_local! {
     static KNOWN: Cell<Option<Catalog>> = const { Cell::new(None) };
-    static LISTENING: Cell<bool> = const { Cell::new(false) };
     static CHANGED: Cell<bool> = const { Cell::new(false) };
     static EPOCH: Cell<u64> = const { Cell::new(1) };
 }
@@ -128,20 +128,9 @@ pub fn catalog() -> Result<Catalog, Error> {
 }
 
 fn look_up() -> Result<Catalog, Error> {
-    if !LISTENING.replace(true) {
-        // SAFETY: the callbacks are plain functions that live as long as the session.
-        unsafe {
-            pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-            // Functions; and roles, because a table's owner may be bound by row security.
-            for cache in [pg_sys::SysCacheIdentifier::PROCOID, pg_sys::SysCacheIdentifier::AUTHOID] {
-                pg_sys::CacheRegisterSyscacheCallback(
-                    cache as i32,
-                    Some(something_changed),
-                    pg_sys::Datum::from(0),
-                );
-            }
-        }
-    }
+    // Functions; and roles, because a table's owner may be bound by row security.
+    use pg_sys::SysCacheIdentifier::{AUTHOID, PROCOID};
+    invalidation::listen(relation_changed, forget, &[PROCOID, AUTHOID]);
     let epoch = EPOCH.get();
     let installed = installed_version();
     if installed.as_deref() != Some(extension().version) {
@@ -206,8 +195,7 @@ pub fn installed_version() -> Option<String> {
     }
 }
 
-#[pg_guard]
-extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+fn relation_changed(relation: pg_sys::Oid) {
     let known = KNOWN.get();
     let ours = relation == pg_sys::InvalidOid || known.is_some_and(|known| known.oids.contains(&relation));
     if ours {
@@ -237,9 +225,4 @@ pub fn file_of(table: Object) -> Result<u32, Error> {
 /// True once after one of the relations was altered, truncated or vacuumed.
 pub fn take_changed() -> bool {
     CHANGED.replace(false)
-}
-
-#[pg_guard]
-extern "C-unwind" fn something_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
-    forget();
 }

@@ -11,6 +11,7 @@
 use crate::error::Error;
 use crate::pg::datum::{Text, Time};
 use crate::pg::encoding::ToClient;
+use crate::pg::fetch::ById;
 use crate::pg::scan::Scan;
 use crate::pg::server::{self, Meter};
 use crate::pg::snapshot::Latest;
@@ -26,7 +27,7 @@ use crate::rules::token;
 use crate::shmem;
 use crate::shmem::floor::Looking;
 use crate::shmem::in_order::InOrder;
-use crate::tables::find::{ById, Lookup};
+use crate::tables::find::Lookup;
 use crate::tables::row::{Deliveries, Delivery, Envelopes, Place};
 use crate::tables::topic::TopicRules;
 

@@ -10,6 +10,7 @@
 use crate::error::Error;
 use crate::pg::btree::{self, Span};
 use crate::pg::datum::{Text, Time};
+use crate::pg::fetch::ById;
 use crate::pg::scan::RowOfEntry;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
@@ -17,7 +18,7 @@ use crate::shmem;
 use crate::shmem::floor::Passed;
 use crate::shmem::low_water::Known;
 use crate::tables::delivery::State;
-use crate::tables::find::{ById, Lookup};
+use crate::tables::find::Lookup;
 use crate::tables::range::{Direction, Index, Limit, Range};
 use crate::tables::row::{Deliveries, Delivery, Envelopes, Place, TopicRow, Topics};
 use crate::tables::topic::TopicRules;

@@ -2,10 +2,10 @@
 
 use crate::error::Error;
 use crate::pg::datum::Time;
+use crate::pg::fetch::ById;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table, Wait};
 use crate::queue::key_release::{self, Ended, Tried};
-use crate::tables::find::ById;
 use crate::tables::row::{Deliveries, Delivery};
 use crate::tables::topic::TopicRules;
 use std::collections::HashSet;

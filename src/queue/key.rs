@@ -25,6 +25,7 @@
 
 use crate::error::Error;
 use crate::pg::datum::Time;
+use crate::pg::fetch::ById;
 use crate::pg::server::{self, Meter};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Outcome, RowId, Table, Wait};
@@ -32,7 +33,6 @@ use crate::shmem;
 use crate::shmem::floor::Looking;
 use crate::shmem::low_water::Known;
 use crate::shmem::pending;
-use crate::tables::find::ById;
 use crate::tables::key::{Hashes, Keyed, OfKey, Outlook, Part};
 use crate::tables::row::{Deliveries, Delivery, Place, TopicRow};
 use crate::tables::topic::TopicRules;

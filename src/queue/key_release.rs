@@ -2,12 +2,14 @@
 
 use crate::error::Error;
 use crate::pg::datum::Text;
+use crate::pg::fetch::ById;
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, RowId, Table, Wait, Xid};
+use crate::pg::versions::Now;
 use crate::shmem::pending;
-use crate::tables::find::{ById, Lookup};
-use crate::tables::key::{Keyed, Now, OfKey, Part};
+use crate::tables::find::Lookup;
+use crate::tables::key::{Keyed, OfKey, Part};
 use crate::tables::row::{Deliveries, Delivery, Place};
 use crate::tables::topic::TopicRules;
 use crate::{shmem, tables};
@@ -291,9 +293,9 @@ pub struct Ended<'t> {
 
 /// Open once a keyed message is met.
 struct Followers<'t> {
-    later: Now<'t>,
+    later: Now<'t, Deliveries>,
     /// If anybody waits for them: to wake nobody for nothing.
-    ready: Option<Now<'t>>,
+    ready: Option<Now<'t, Deliveries>>,
 }
 
 impl<'t> Ended<'t> {

@@ -7,6 +7,7 @@ use crate::pg::datum::{Text, Time};
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
+use crate::pg::versions::AllVersions;
 use crate::rules::floor::{self, Cost, Look, NEVER, Seen};
 use crate::rules::slots::Key;
 use crate::shmem;
@@ -15,7 +16,6 @@ use crate::shmem::memory::{Range, Shared, Topic};
 use crate::shmem::pending::{self, Left};
 use crate::tables::number;
 use crate::tables::row::{Deliveries, Place};
-use crate::tables::versions::AllVersions;
 use pgrx::pg_sys;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::pg::datum::Text;
+use crate::pg::fetch::ById;
 use crate::pg::scan::{Found, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::shmem::low_water::{self, Known};
-use crate::tables::find::ById;
 use crate::tables::row::Deliveries;
 use std::rc::Rc;
 

@@ -10,12 +10,12 @@ use crate::pg::datum::{Text, letters};
 use crate::pg::scan::Scan;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
+use crate::pg::{invalidation, role};
 use crate::rules::argument;
 use crate::tables::row::{Envelopes, Rights};
-use pgrx::{pg_guard, pg_sys};
+use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
 use std::rc::Rc;
 
 /// The topic of a right to all.
@@ -85,8 +85,7 @@ impl Topics {
 
 /// What the current user's right extends to.
 pub fn topics(right: Right) -> Result<Topics, Error> {
-    // SAFETY: reads a number of this session.
-    let user = unsafe { pg_sys::GetUserId() };
+    let user = role::current_user();
     if FREE.get() == (user, GENERATION.get()) {
         return Ok(Topics(None, right));
     }
@@ -121,7 +120,7 @@ fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
     let snapshot = Latest::push();
     let mut topics = Right::ALL.map(|right| Topics(Some(Rc::default()), right));
     // A superuser acts for every role.
-    if acts_for(user, rights.owner()) {
+    if role::acts_for(user, rights.owner()) {
         topics = Right::ALL.map(|right| Topics(None, right));
     }
     let mut scan = Scan::rights(&rights, &snapshot)?;
@@ -129,7 +128,7 @@ fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
         let row = found.row;
         let of_right = |topics: &&mut Topics| topics.1.name().as_bytes() == row.capability.bytes();
         let Some(Topics(known, _)) = topics.iter_mut().find(of_right) else { continue };
-        if !row.role.is_some_and(|role| acts_for(user, role)) {
+        if !row.role.is_some_and(|role| role::acts_for(user, role)) {
             continue;
         }
         if row.topic.bytes() == ALL_TOPICS {
@@ -148,65 +147,28 @@ fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
 /// or indexes over functions, must not run as superuser.
 pub fn act_as_owner() -> Result<(), Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
-    let context = pg_sys::SECURITY_RESTRICTED_OPERATION | pg_sys::SECURITY_LOCAL_USERID_CHANGE;
-    // SAFETY: as autovacuum does it; `process::transaction` puts the user back.
-    unsafe { pg_sys::SetUserIdAndSecContext(table.owner(), context as i32) };
+    role::become_restricted(table.owner());
     Ok(())
-}
-
-/// True if `user` has the privileges of `role`.
-fn acts_for(user: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: asks about two roles; a superuser acts for every number, whether it is a role's or not.
-    user == role || is_role(role) && unsafe { pg_sys::has_privs_of_role(user, role) }
-}
-
-/// True if there is such a role.
-fn is_role(role: pg_sys::Oid) -> bool {
-    let cache = pg_sys::SysCacheIdentifier::AUTHOID as i32;
-    let none = pg_sys::Datum::from(0);
-    // SAFETY: a look-up by one key.
-    unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(role), none, none, none) }
-}
-
-/// True if there is a role of that name; `public` is none.
-pub fn is_role_name(name: Text<'_>) -> bool {
-    // SAFETY: a look-up by name; a missing one answers InvalidOid.
-    CString::new(name.bytes())
-        .is_ok_and(|name| unsafe { pg_sys::get_role_oid(name.as_ptr(), true) } != pg_sys::InvalidOid)
 }
 
 /// Has every session look again, once this transaction is committed.
 pub fn tell() -> Result<(), Error> {
     let table = catalog::oid(Object::Access)?;
-    // SAFETY: the relation exists.
-    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
+    invalidation::announce(table);
     Ok(())
 }
 
 fn listen() {
-    thread_local! { static LISTENING: Cell<bool> = const { Cell::new(false) } }
-    if LISTENING.replace(true) {
-        return;
-    }
     use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, PROCOID};
-    // SAFETY: the callbacks are plain functions that live as long as the session.
-    unsafe {
-        pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), pg_sys::Datum::from(0));
-        for cache in [AUTHMEMROLEMEM, AUTHOID, PROCOID] {
-            let none = pg_sys::Datum::from(0);
-            pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(catalog_changed), none);
-        }
-    }
+    invalidation::listen(relation_changed, catalog_changed, &[AUTHMEMROLEMEM, AUTHOID, PROCOID]);
 }
 
-#[pg_guard]
-extern "C-unwind" fn relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+fn relation_changed(relation: pg_sys::Oid) {
     if relation == pg_sys::InvalidOid || relation == TABLE.get() {
-        GENERATION.set(GENERATION.get() + 1);
+        catalog_changed();
     }
 }
 
-#[pg_guard]
-extern "C-unwind" fn catalog_changed(_arg: pg_sys::Datum, _cache: i32, _hash: u32) {
+fn catalog_changed() {
     GENERATION.set(GENERATION.get() + 1);
 }

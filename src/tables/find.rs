@@ -1,16 +1,15 @@
-//! Single rows: by number, by where they are, by id, by time.
+//! Single rows: by number, by id, by time.
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Time;
-use crate::pg::row::{Fields, Read};
+use crate::pg::row::Read;
 use crate::pg::scan::{Found, Key, Scan};
 use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, RowId, Table};
+use crate::pg::table::{Access, Table};
 use crate::tables::number;
 use crate::tables::row::{Deliveries, Delivery, Envelope, Envelopes};
 use pgrx::pg_sys;
-use std::marker::PhantomData;
 use uuid::Uuid;
 
 /// A table whose rows are found by `seq`.
@@ -80,47 +79,6 @@ impl<'t, R: Numbered> Lookup<'t, R> {
             Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &seq),
             Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &self.end),
         ]);
-    }
-}
-
-/// Rows by where they are.
-pub struct ById<'t, R> {
-    table: &'t Table<R>,
-    snapshot: &'t Latest,
-    slot: *mut pg_sys::TupleTableSlot,
-}
-
-impl<'t, R: Read> ById<'t, R> {
-    pub fn open(table: &'t Table<R>, snapshot: &'t Latest) -> Self {
-        // SAFETY: the slot is freed on drop, or by the abort.
-        let slot = unsafe { pg_sys::table_slot_create(table.relation(), std::ptr::null_mut()) };
-        ById { table, snapshot, slot }
-    }
-
-    /// The row at `id`, if the snapshot has it.
-    pub fn find(&mut self, id: RowId) -> Option<Found<'_, R>> {
-        let mut tid = id.0;
-        // SAFETY: `id` is from this table, and what a snapshot has seen there is not removed while it is held; the
-        // slot holds the row, pinned, until the next one is asked for.
-        unsafe {
-            let relation = self.table.relation();
-            if !pg_sys::table_tuple_fetch_row_version(relation, &mut tid, self.snapshot.as_ptr(), self.slot) {
-                return None;
-            }
-            pg_sys::slot_getallattrs(self.slot);
-            let fields =
-                Fields { values: (*self.slot).tts_values, nulls: (*self.slot).tts_isnull, row: PhantomData };
-            Some(Found { id, row: R::read(&fields) })
-        }
-    }
-}
-
-impl<R> Drop for ById<'_, R> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            // SAFETY: created by us and used by nobody else.
-            unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) }
-        }
     }
 }
 

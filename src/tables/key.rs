@@ -4,8 +4,9 @@ use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
 use crate::pg::scan::{Found, Key, Scan};
-use crate::pg::snapshot::{Dirty, Latest};
+use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
+use crate::pg::versions::{Now, Version};
 use crate::tables::row::{Deliveries, Delivery, Place};
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -151,41 +152,10 @@ impl Messages<'_, '_> {
     }
 }
 
-/// Messages as they are at this moment. One that somebody is changing comes once as it was and once as it will be; one
-/// that changes while the scan passes may not come at all.
-pub struct Now<'t> {
-    scan: Scan<'t, Deliveries>,
-    snapshot: Dirty,
-}
-
 /// Versions of some messages of a key at this moment, in order.
-pub struct Versions<'s, 't>(&'s mut Now<'t>, Keyed<'s>);
+pub struct Versions<'s, 't>(&'s mut Now<'t, Deliveries>, Keyed<'s>);
 
-/// A version of a message at this moment.
-pub struct Version<'s> {
-    pub id: RowId,
-    pub row: Delivery<'s>,
-    /// The other open transaction that has written it.
-    pub written_by: Option<pg_sys::TransactionId>,
-    /// The other open transaction that has replaced or removed it.
-    pub ended_by: Option<pg_sys::TransactionId>,
-}
-
-impl Version<'_> {
-    /// True if no open transaction has anything to do with it.
-    pub fn is_settled(&self) -> bool {
-        self.written_by.is_none() && self.ended_by.is_none()
-    }
-}
-
-impl<'t> Now<'t> {
-    fn open(table: &'t Table<Deliveries>, index: Object, keys: usize) -> Result<Self, Error> {
-        let snapshot = Dirty::new();
-        // SAFETY: the snapshot is dropped after the scan.
-        let scan = unsafe { Scan::open_with(table, index, snapshot.as_ptr(), keys)? };
-        Ok(Now { scan, snapshot })
-    }
-
+impl<'t> Now<'t, Deliveries> {
     pub fn of_key(table: &'t Table<Deliveries>, part: Part) -> Result<Self, Error> {
         Now::open(table, part.index(), 3)
     }
@@ -201,20 +171,11 @@ impl<'t> Now<'t> {
         self.scan.start_backward(between(keyed.hash, since, seq - 1));
         Versions(self, keyed)
     }
-
-    fn version(&self) -> Version<'_> {
-        let found = self.scan.found();
-        let (written_by, mut ended_by) = self.snapshot.in_progress();
-        if written_by.is_some() {
-            ended_by = self.scan.ended_by();
-        }
-        Version { id: found.id, row: found.row, written_by, ended_by }
-    }
 }
 
 impl Versions<'_, '_> {
     /// The next one that somebody may ever see.
-    pub fn next(&mut self) -> Option<Version<'_>> {
+    pub fn next(&mut self) -> Option<Version<'_, Deliveries>> {
         while let Some(found) = self.0.scan.next() {
             if self.1.has(&found.row) {
                 let Version { written_by, ended_by, .. } = self.0.version();

@@ -1,5 +1,4 @@
 //! The tables: rows, life and look-ups.
-#![allow(unsafe_code)]
 
 pub mod access;
 pub mod delivery;

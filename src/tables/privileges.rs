@@ -7,7 +7,9 @@
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
 use crate::pg::datum::Text;
+use crate::pg::lock::RelationLock;
 use crate::pg::table::{Access, Table};
+use crate::pg::{role, spi};
 use crate::tables::access;
 use crate::tables::row::Rights;
 use pgrx::datum::DatumWithOid;
@@ -75,18 +77,13 @@ pub fn follow_rows() -> Result<(), Error> {
 
 /// Makes privileges follow roles that were made, renamed or dropped, unless somebody is changing rights just now.
 pub fn follow_roles() -> Result<(), Error> {
-    let (table, lock) = (catalog::oid(Object::Access)?, pg_sys::ShareRowExclusiveLock as i32);
-    // SAFETY: the relation exists, and the lock is ours.
-    unsafe {
-        if !pg_sys::ConditionalLockRelationOid(table, lock) {
-            return Ok(());
-        }
-        let following = Following::begin();
-        if following.is_some() && follow() > 0 {
-            return access::tell();
-        }
-        pg_sys::UnlockRelationOid(table, lock);
+    let table = catalog::oid(Object::Access)?;
+    let Some(lock) = RelationLock::try_take(table, pg_sys::ShareRowExclusiveLock) else { return Ok(()) };
+    let following = Following::begin();
+    if following.is_some() && follow() > 0 {
+        return access::tell();
     }
+    lock.release();
     Ok(())
 }
 
@@ -98,12 +95,13 @@ fn follow() -> usize {
         for row in client.select(&query(INITIAL), None, &[]).into_iter().flatten() {
             let (class, object, acl) = (row.get::<Oid>(1), row.get::<Oid>(2), row.get::<Text<'_>>(3));
             if let (Ok(Some(class)), Ok(Some(object)), Ok(Some(acl))) = (class, object, acl) {
-                written += as_superuser(|| run(WRITE_DOWN, &[class.into(), object.into(), acl.into()]));
+                written +=
+                    role::acting_as_superuser(|| run(WRITE_DOWN, &[class.into(), object.into(), acl.into()]));
             }
         }
     });
     for statement in &statements {
-        execute(statement);
+        spi::execute(statement);
     }
     rows + written + statements.len()
 }
@@ -120,28 +118,4 @@ fn all(query: &str) -> Vec<CString> {
         let texts = rows.filter_map(|row| row.get::<Text<'_>>(1).ok().flatten());
         texts.filter_map(|text| CString::new(text.bytes()).ok()).collect()
     })
-}
-
-/// Runs a statement that returns nothing, in the database's encoding, with the rights of the current user.
-fn execute(statement: &CString) {
-    // SAFETY: a C string; an error unwinds and takes the SPI connection with it.
-    unsafe {
-        pg_sys::SPI_connect();
-        pg_sys::SPI_execute(statement.as_ptr(), false, 0);
-        pg_sys::SPI_finish();
-    }
-}
-
-/// Nobody else may write the catalog. An error ends the transaction, and with it who the user is.
-fn as_superuser<T>(work: impl FnOnce() -> T) -> T {
-    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
-    // SAFETY: changes the user as a SECURITY DEFINER function does, and back.
-    unsafe {
-        pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
-        let local = context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
-        pg_sys::SetUserIdAndSecContext(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), local);
-        let answer = work();
-        pg_sys::SetUserIdAndSecContext(user, context);
-        answer
-    }
 }
