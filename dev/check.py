@@ -136,6 +136,29 @@ def layering():
                 yield f"{here(file)} uses {name}"
 
 
+def no_messages_in_pg():
+    """src/pg can be lifted into another extension: it has no word of messages."""
+    words = re.compile(r"\b(envelope|deliver(y|ies|ed)?|topic|leased?|outbox|receipt|claim(ed)?|producer|payload|subscription)s?\b", re.I)
+    for file in sorted((SOURCE / "pg").rglob("*.rs")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if found := words.search(line):
+                yield f"{here(file)}:{number} says {found[0]}"
+
+
+LONGEST = 400
+
+
+def short_files():
+    """One idea a file: of source and tests none is longer than 400 lines."""
+    tracked = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "src", "tests"], cwd=setup.CHECKOUT, capture_output=True, text=True, check=True)
+    for name in tracked.stdout.splitlines():
+        file = setup.CHECKOUT / name
+        if file.suffix in {".rs", ".py", ".sql", ".go", ".ts", ".mjs"} and file.exists():
+            lines = len(file.read_text().splitlines())
+            if lines > LONGEST:
+                yield f"{name} has {lines} lines"
+
+
 def functions():
     """A SQL function is in the file of its name, or the head of its neighbour's file names it; likewise its regression test."""
     for name in re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) outbox\.(\w+)", (setup.CHECKOUT / "sql/functions.sql").read_text(), re.M):
@@ -180,6 +203,8 @@ CHECKS = [
     unsafe_only_in_pg,
     unsafe_says_why,
     layering,
+    no_messages_in_pg,
+    short_files,
     functions,
     pure_rules,
     ascii_sql,

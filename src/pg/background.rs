@@ -1,5 +1,6 @@
 //! What a background process of ours is to the server: its connection, signals, transactions, and the databases.
 
+use crate::pg::catalog::schema;
 use crate::pg::version;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys;
@@ -154,7 +155,7 @@ pub fn run_and_wait(name: &str, main: &str, database: &Database, number: u32) ->
     unsafe {
         let visit = pg_sys::AllocSetContextCreateExtended(
             pg_sys::CurrentMemoryContext,
-            c"outbox visit".as_ptr(),
+            c"visit".as_ptr(),
             pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
             pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
             pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
@@ -177,7 +178,7 @@ fn start_and_wait(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
     // SAFETY: reads this process's id.
     let notify = unsafe { pg_sys::MyProcPid };
     let started = BackgroundWorkerBuilder::new(name)
-        .set_library("outbox")
+        .set_library(schema())
         .set_function(main)
         .set_argument(Some(argument))
         .set_notify_pid(notify)
@@ -196,7 +197,7 @@ fn start_and_wait(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
 /// Starts the library's function `main` in a process of its own, with `argument`. False if the server has no free slot.
 pub fn run_beside(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
     BackgroundWorkerBuilder::new(name)
-        .set_library("outbox")
+        .set_library(schema())
         .set_function(main)
         .set_argument(Some(argument))
         .enable_spi_access()

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// Pages that are read; of more, every second, third … one.
 const PAGES: u32 = 1 << 14;
 
-/// Entries of one topic from one number or time to another, both included.
+/// Entries of one text from one number or time to another, both included.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub from: i64,
@@ -21,8 +21,8 @@ pub struct Span {
     pub entries: i64,
 }
 
-/// Counts the entries in each topic's spans, which do not overlap. `index` is one by topic and a number or time, or by
-/// topic and key for spans without bounds.
+/// Counts the entries in each text's spans, which do not overlap. `index` is one by a text and a number or time, or by
+/// two texts for spans without bounds.
 pub fn count(index: Object, spans: &mut HashMap<Vec<u8>, Vec<Span>>) -> Result<(), Error> {
     let index = catalog::oid(index)?;
     // SAFETY: the index is open from here to there; each page is pinned and share-locked while it is looked at.

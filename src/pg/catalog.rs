@@ -36,6 +36,9 @@ pub struct Extension {
     pub first: Object,
     /// Tables that only the executor writes.
     pub indirect: &'static [Object],
+    /// What pg_stat_activity shows of a session that waits for something of it, where the server can.
+    #[cfg_attr(any(feature = "pg14", feature = "pg15", feature = "pg16"), allow(dead_code))]
+    pub wait_event: &'static CStr,
     /// After a look-up: something may have changed.
     pub looked_up: fn(),
 }
@@ -53,6 +56,7 @@ const NONE: Extension = Extension {
     tables: &[],
     first: Object(0),
     indirect: &[],
+    wait_event: c"",
     looked_up: || {},
 };
 

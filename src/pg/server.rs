@@ -65,7 +65,7 @@ fn pages_touched() -> i64 {
     }
 }
 
-/// Ends a session whose client is gone. A message leased to it would be lost for as long as the lease.
+/// Ends a session whose client is gone. What it would be given, nobody would get.
 pub fn check_client() {
     // SAFETY: the server's own question, and its own answer; where there is no client, nothing is asked.
     unsafe {
@@ -100,7 +100,7 @@ pub fn sleep(time: Duration) {
     sleep_showing(time, pg_sys::PG_WAIT_EXTENSION);
 }
 
-/// The same, for messages: pg_stat_activity shows it.
+/// The same, for something of the extension's: pg_stat_activity shows it.
 pub fn sleep_for_messages(time: Duration) {
     sleep_showing(time, crate::pg::version::wait_event());
 }
@@ -131,9 +131,9 @@ pub fn accept_invalidations() {
     unsafe { pg_sys::AcceptInvalidationMessages() }
 }
 
-/// Makes a misspelt `outbox.…` setting an error in sessions that have loaded the library.
+/// Makes a misspelt setting of the extension an error in sessions that have loaded the library.
 pub fn reserve_settings_prefix() {
-    crate::pg::version::reserve_settings_prefix(c"outbox");
+    crate::pg::version::reserve_settings_prefix(crate::pg::catalog::extension().name);
 }
 
 /// Defines a setting that is a traceparent, or empty.

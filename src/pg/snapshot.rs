@@ -1,7 +1,6 @@
 //! A fresh look at the database: everything committed until now, and the transaction's own earlier commands.
 //!
-//! Message states are about now, so no function looks through the snapshot of the caller's transaction or
-//! statement: a claim under REPEATABLE READ sees what is claimable, and an answer is judged by the current lease.
+//! What it shows is about now, whatever the isolation level of the caller's transaction.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;

@@ -181,7 +181,7 @@ pub fn session_number() -> usize {
     }
 }
 
-/// What pg_stat_activity shows as wait_event of a session that waits for messages.
+/// What pg_stat_activity shows as wait_event of a session that waits for something of the extension's.
 #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
 pub fn wait_event() -> u32 {
     pg_sys::PG_WAIT_EXTENSION
@@ -192,7 +192,9 @@ pub fn wait_event() -> u32 {
     thread_local! { static EVENT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) } }
     if EVENT.get() == 0 {
         // SAFETY: the name is a C string; sessions that ask for the same name share one event.
-        EVENT.set(unsafe { pg_sys::WaitEventExtensionNew(c"OutboxMessage".as_ptr()) });
+        EVENT.set(unsafe {
+            pg_sys::WaitEventExtensionNew(crate::pg::catalog::extension().wait_event.as_ptr())
+        });
     }
     EVENT.get()
 }
@@ -310,7 +312,7 @@ mod registry {
 
 /// Wakes the sessions that listen to what this background process has committed; from PostgreSQL 15 on the commit does.
 #[cfg(feature = "pg14")]
-pub fn deliver_notifies() {
+pub fn tell_listeners() {
     // Not among pgrx's bindings.
     unsafe extern "C-unwind" {
         fn ProcessCompletedNotifies();
@@ -320,7 +322,7 @@ pub fn deliver_notifies() {
 }
 
 #[cfg(not(feature = "pg14"))]
-pub fn deliver_notifies() {}
+pub fn tell_listeners() {}
 
 /// Installs a signal handler.
 ///

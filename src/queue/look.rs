@@ -58,7 +58,7 @@ pub fn checked(request: Request<'_>) -> Result<Claim<'_>, Error> {
 /// One look, under one snapshot. Without `rows` it leases nothing.
 pub fn look(claim: &Claim<'_>, rows: Option<&mut ClaimedRows<'_>>) -> Result<Found, Error> {
     let now = server::clock();
-    shmem::low_water::raise(now)?;
+    shmem::raise::raise(now)?;
     let waiting = shmem::floor::look_at_waiting(claim.topic, now)?;
     let ready = shmem::floor::look_at_ready(claim.topic, now)?;
     let tables = Tables {

@@ -10,4 +10,5 @@ pub mod low_water;
 pub mod memory;
 pub mod notify;
 pub mod pending;
+pub mod raise;
 pub mod wake;

@@ -88,7 +88,7 @@ impl Notifier {
 
     /// After the commit: wakes those who listen.
     pub fn deliver(&self) {
-        version::deliver_notifies();
+        version::tell_listeners();
     }
 
     /// Sleeps until there is something to tell, or `until`.

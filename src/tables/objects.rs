@@ -29,6 +29,7 @@ pub const EXTENSION: Extension = Extension {
     ],
     first: Object::Envelope,
     indirect: &[Object::Topic, Object::Access],
+    wait_event: c"OutboxMessage",
     looked_up: number::distrust,
 };
 

@@ -88,7 +88,7 @@ class Outlook(threading.Thread):
         self.db.close()
 
     def stuck(self):
-        from test_model import LIMIT as attempts
+        from players import LIMIT as attempts
 
         now = time.monotonic()
         rows = self.db.execute(CAN_BE_CLAIMED, {"limit": attempts}).fetchall()

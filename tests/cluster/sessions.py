@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import psycopg
 import test_keys_model
-import test_model
+import players
 from conftest import rows, value
 from outlook import cpu
-from test_model import Call, Transaction, now
+from players import Call, Transaction, now
 
 TOPICS, CHANGING = test_keys_model.TOPICS, test_keys_model.CHANGING
 HOLDERS, APPENDS = 12, 30  # sessions; appends a second of the one that appends steadily
@@ -24,7 +24,7 @@ HISTORY = 25  # calls that are shown of a key that is stuck
 TOLD = 5  # of each kind of wrong
 
 
-class World(test_model.World):
+class World(players.World):
     """What all sessions know together; and what has gone wrong."""
 
     def __init__(self, seed, server, database):
@@ -96,7 +96,7 @@ class Holder(Session, test_keys_model.KeyPlayer):
         transaction = Transaction()
         self.world.transactions.append(transaction)
         alone = self.chance.random() < 0.2
-        self.db.execute("BEGIN" if alone else f"BEGIN ISOLATION LEVEL {self.chance.choice(test_model.LEVELS)}")
+        self.db.execute("BEGIN" if alone else f"BEGIN ISOLATION LEVEL {self.chance.choice(players.LEVELS)}")
         for _ in range(1 if alone else self.chance.randint(1, 4)):
             self.hold(0.3)
             self.perhaps_in_a_savepoint(transaction)

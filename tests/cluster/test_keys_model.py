@@ -17,13 +17,15 @@ import threading
 import time
 from datetime import datetime, timezone
 
+import players
 import test_model
 from conftest import check_storage, one, rows, states, value
-from test_model import EARLY, LIMIT, PLAYERS, Call, Message, Player, World, commit_times
+from players import EARLY, LIMIT, PLAYERS, Call, Player, World, now
+from test_model import Message, commit_times
 
-CONF = test_model.CONF
+CONF = players.CONF
 KEYS = "k", "l", "m", "n", "o", None
-TOPICS = *test_model.TOPICS, "d"
+TOPICS = *players.TOPICS, "d"
 CHANGING, BLOCKING = "c", "d"
 JUDGED = "a", "b", BLOCKING
 FOR_EVER = datetime.max.replace(tzinfo=timezone.utc)
@@ -218,9 +220,9 @@ def judge(db, world):
 
 
 def check_the_view(db, final):
-    earliest = test_model.now()
+    earliest = now()
     seen = {row[0]: row[1:] for row in db.execute("SELECT id, state, attempts FROM outbox.message WHERE topic = ANY (%s)", [list(JUDGED)])}
-    latest = test_model.now()
+    latest = now()
     assert set(seen) == set(final)
     for message, (state, attempts, until, doubtful_from) in final.items():
         found = seen[message]

@@ -7,7 +7,7 @@ import random
 import time
 
 from conftest import append, claim, one, rows, until, value
-from test_floor_in_use import append_many, connect, explained, held, other, pages, wear  # noqa: F401
+from floor_in_use import append_many, connect, explained, held, other, pages, wear  # noqa: F401
 
 CONF = {"max_prepared_transactions": 4, "autovacuum": False}
 STATES = ("ready", "leased", "waiting", "dead")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from conftest import append, claim, one, value
-from test_floor_in_use import append_many, connect, held, ids, just_swept, other, touched, wear  # noqa: F401
+from floor_in_use import append_many, connect, held, ids, just_swept, other, touched, wear  # noqa: F401
 
 CONF = {"max_prepared_transactions": 4, "autovacuum": False}
 CHEAP = 64  # pages

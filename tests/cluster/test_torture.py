@@ -25,13 +25,14 @@ from conftest import check_storage, value
 from outlook import Outlook, stories
 from server import Server
 from sessions import HOLDERS, TOPICS, Caller, Hammer, Hoarder, Holder, Notary, Producer, Tables, Worker, World
+from players import LIMIT
 from test_model import commit_times
 
 CONF = {
     "track_commit_timestamp": True,
     "max_prepared_transactions": 60,
     "max_connections": 60,
-    "outbox.max_attempts": test_model.LIMIT,
+    "outbox.max_attempts": LIMIT,
     "outbox.backoff_seconds": 1,
     "outbox.purge_interval_seconds": 0,
     "deadlock_timeout": "200ms",
