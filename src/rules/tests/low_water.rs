@@ -1,7 +1,7 @@
 //! The low-water mark against writers, raises and readers that take turns step by step: whatever they do, every delivery
 //! that a reader's snapshot has and that is not over is at the mark or above, or a survivor stands for it.
 
-use outbox_rules::low_water::{LowWater, Raise, SURVIVORS, Survivor, Walked};
+use outbox_rules::low_water::{LowWater, Raise, Survivor, Walked};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
