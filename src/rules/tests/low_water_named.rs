@@ -1,6 +1,6 @@
 //! The low-water mark, rule by rule.
 
-use outbox_rules::low_water::{LowWater, SURVIVORS, Survivor, Walked};
+use outbox_rules::low_water::{LowWater, SURVIVORS, Walked};
 
 /// Raises until nothing changes any more.
 fn settle(low_water: &mut LowWater, now: &mut i64, highest: i64, living: &[(i64, Option<i64>)]) {
