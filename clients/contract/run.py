@@ -49,6 +49,7 @@ class Suite:
         self.install = Path(arguments.install).read_text() if arguments.install else "CREATE EXTENSION outbox"
         self.age = Path(arguments.age or HERE / "age.sql").read_text()
         self.report = open(setup.area() / "contract.jsonl", "w")
+        (setup.area() / "contract.log").write_bytes(b"")  # what runners say on stderr
         self.poolers = {}
         self.probes = {}
         self.lock = threading.Lock()

@@ -45,8 +45,7 @@ public class Fragment {
         return {"JDBC_URL": f"jdbc:postgresql://{host}:{port}/{database}?user={user}"}
 
     def command(self, file):
-        tools.run(self.bin / "javac", "-cp", self.path, "-d", file.parent, file, env=self.environment)
-        return [self.bin / "java", "-XX:TieredStopAtLevel=1", "-cp", f"{file.parent}{os.pathsep}{self.path}", file.stem]
+        return [self.bin / "java", "-XX:TieredStopAtLevel=1", "-cp", self.path, file]
 
 
 class Ruby:
@@ -108,7 +107,7 @@ class Page:
         return self.runtimes[language]
 
     def run(self):
-        found = blocks(self.path)
+        found = [block for block in blocks(self.path) if block[0] not in ("sh", "xml")]
         for (language, file, text), after in zip(found, [*found[1:], ("", "", "")]):
             expected = after[2] if after[0] == "text" else None
             try:
