@@ -4,7 +4,7 @@
 
 use crate::pg::server;
 use crate::shmem;
-use crate::tables::row::TopicRow;
+use crate::tables::topic::TopicRow;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
 

@@ -12,8 +12,9 @@ use crate::pg::table::{Access, Table};
 use crate::rules::argument::{self, Fault};
 use crate::shmem::pending;
 use crate::tables::access::{self, Right};
+use crate::tables::delivery::{Deliveries, Delivery, Place};
+use crate::tables::envelope::{Envelope, Envelopes};
 use crate::tables::number;
-use crate::tables::row::{Deliveries, Delivery, Envelope, Envelopes, Place};
 use crate::{settings, shmem};
 use uuid::Uuid;
 

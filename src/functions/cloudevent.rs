@@ -7,8 +7,8 @@ use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::rules::argument::{self, Fault};
 use crate::rules::formats;
+use crate::tables::envelope::Envelope;
 use crate::tables::find;
-use crate::tables::row::Envelope;
 use uuid::Uuid;
 
 /// The event, or None if no message with this id is stored.

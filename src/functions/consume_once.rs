@@ -6,7 +6,7 @@ use crate::pg::server;
 use crate::pg::table::Table;
 use crate::rules::argument::{self, Fault};
 use crate::tables::access::{self, Right};
-use crate::tables::row::{Marker, Markers};
+use crate::tables::processed::{Marker, Markers};
 use uuid::Uuid;
 
 /// True once per committed (consumer, message). Waits for a transaction that is storing the same marker.

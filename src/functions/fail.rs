@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::pg::datum::{Text, Time};
 use crate::queue::answer::{Answer, settle};
 use crate::rules::argument::{self, Fault};
-use crate::tables::row::Place;
+use crate::tables::delivery::Place;
 use uuid::Uuid;
 
 /// Longest error text that is kept, in bytes.

@@ -6,8 +6,10 @@ use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::queue::revive::{Dead, GoingBack, revive};
 use crate::rules::argument;
+use crate::tables::delivery::Deliveries;
+use crate::tables::envelope::Envelopes;
 use crate::tables::find::Lookup;
-use crate::tables::row::{Deliveries, Envelopes, Topics};
+use crate::tables::topic::Topics;
 
 /// Revives the dead messages of a topic, or those of one type, oldest first, and returns how many; with `dry_run` how
 /// many it would.

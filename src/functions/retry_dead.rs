@@ -5,8 +5,9 @@ use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::queue::revive::{GoingBack, revive};
 use crate::rules::argument::{self, Fault};
+use crate::tables::delivery::Deliveries;
 use crate::tables::find;
-use crate::tables::row::{Deliveries, Topics};
+use crate::tables::topic::Topics;
 use uuid::Uuid;
 
 /// Ready again with no attempts counted, at its old place. True if it was dead.

@@ -11,8 +11,8 @@ use crate::queue::key::Keys;
 use crate::queue::result::{Caller, StatusRows};
 use crate::settings;
 use crate::shmem::{counters, memory};
-use crate::tables::row::{Deliveries, Topics};
-use crate::tables::topic::TopicRules;
+use crate::tables::delivery::Deliveries;
+use crate::tables::topic::{TopicRules, Topics};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 

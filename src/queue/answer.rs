@@ -14,9 +14,11 @@ use crate::rules::{backoff, receipt, token};
 use crate::shmem::counters::Event;
 use crate::shmem::pending;
 use crate::tables::access::{self, Right};
+use crate::tables::delivery::{Deliveries, Delivery, Place};
+use crate::tables::envelope::Envelopes;
 use crate::tables::find::Lookup;
-use crate::tables::row::{Deliveries, Delivery, Envelopes, Place, Receipt, Receipts, Topics};
-use crate::tables::topic::TopicRules;
+use crate::tables::receipt::{Receipt, Receipts};
+use crate::tables::topic::{TopicRules, Topics};
 use crate::{settings, shmem};
 use uuid::Uuid;
 

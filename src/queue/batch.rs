@@ -27,8 +27,9 @@ use crate::rules::token;
 use crate::shmem;
 use crate::shmem::floor::Looking;
 use crate::shmem::in_order::InOrder;
+use crate::tables::delivery::{Deliveries, Delivery, Place};
+use crate::tables::envelope::Envelopes;
 use crate::tables::find::Lookup;
-use crate::tables::row::{Deliveries, Delivery, Envelopes, Place};
 use crate::tables::topic::TopicRules;
 
 /// Due messages that are considered at a time, besides as many as may be leased: the oldest among them come first.

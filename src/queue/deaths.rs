@@ -6,7 +6,7 @@ use crate::pg::fetch::ById;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table, Wait};
 use crate::queue::key_release::{self, Ended, Tried};
-use crate::tables::row::{Deliveries, Delivery};
+use crate::tables::delivery::{Deliveries, Delivery};
 use crate::tables::topic::TopicRules;
 use std::collections::HashSet;
 

@@ -33,9 +33,9 @@ use crate::shmem;
 use crate::shmem::floor::Looking;
 use crate::shmem::low_water::Known;
 use crate::shmem::pending;
+use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::key::{Hashes, Keyed, OfKey, Outlook, Part};
-use crate::tables::row::{Deliveries, Delivery, Place, TopicRow};
-use crate::tables::topic::TopicRules;
+use crate::tables::topic::{TopicRow, TopicRules};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 

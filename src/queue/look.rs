@@ -12,9 +12,10 @@ use crate::rules::argument::{self, Fault};
 use crate::rules::floor::{self, Seen};
 use crate::shmem::floor::Looking;
 use crate::tables::access::{self, Right};
-use crate::tables::row::{Deliveries, Envelopes, Topics};
+use crate::tables::delivery::Deliveries;
+use crate::tables::envelope::Envelopes;
 use crate::tables::scan::next_due;
-use crate::tables::topic::TopicRules;
+use crate::tables::topic::{TopicRules, Topics};
 use crate::{settings, shmem};
 
 pub struct Request<'a> {

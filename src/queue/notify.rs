@@ -10,7 +10,7 @@ use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::rules::notify::News;
 use crate::shmem::notify::Notifier;
-use crate::tables::row::Deliveries;
+use crate::tables::delivery::Deliveries;
 use crate::tables::scan::next_due;
 use std::collections::BTreeSet;
 

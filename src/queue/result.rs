@@ -8,7 +8,7 @@ use crate::pg::datum::{Column, Text, Time};
 use crate::pg::version;
 use crate::queue::counts::Stock;
 use crate::shmem::counters::Totals;
-use crate::tables::row::Envelope;
+use crate::tables::envelope::Envelope;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;
 use pgrx::pg_sys;

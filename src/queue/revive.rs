@@ -12,9 +12,9 @@ use crate::pg::table::{Outcome, RowId, Table, Wait};
 use crate::queue::key_release;
 use crate::shmem::in_order::InOrder;
 use crate::shmem::pending;
+use crate::tables::delivery::{Deliveries, Place};
 use crate::tables::find::Lookup;
-use crate::tables::row::{Deliveries, Place, Topics};
-use crate::tables::topic::TopicRules;
+use crate::tables::topic::{TopicRules, Topics};
 use crate::{settings, shmem};
 use std::collections::BTreeSet;
 

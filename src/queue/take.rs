@@ -12,8 +12,9 @@ use crate::queue::verdict::{Meeting, Met, held};
 use crate::rules::{backoff, token};
 use crate::shmem::counters::Event;
 use crate::shmem::pending;
+use crate::tables::delivery::{Delivery, Place};
+use crate::tables::envelope::Envelope;
 use crate::tables::key::Keyed;
-use crate::tables::row::{Delivery, Envelope, Place};
 use crate::{settings, shmem};
 
 impl Batch<'_, '_, '_> {

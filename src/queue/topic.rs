@@ -9,7 +9,7 @@ use crate::pg::datum::{Text, Time};
 use crate::pg::table::{Access, Table};
 use crate::rules::argument;
 use crate::shmem::pending;
-use crate::tables::row::Topics;
+use crate::tables::topic::Topics;
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 

@@ -8,8 +8,9 @@ use crate::queue::key::Turn;
 use crate::queue::key_release;
 use crate::settings;
 use crate::shmem::floor::Looking;
+use crate::tables::delivery::Delivery;
 use crate::tables::key::Keyed;
-use crate::tables::row::{Delivery, TopicRow};
+use crate::tables::topic::TopicRow;
 
 /// A message that a claim has met: nobody has leased it, and it is due.
 pub struct Meeting<'m> {

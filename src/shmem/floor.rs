@@ -14,8 +14,8 @@ use crate::shmem;
 use crate::shmem::installations::{self, key};
 use crate::shmem::memory::{Range, Shared, Topic};
 use crate::shmem::pending::{self, Left};
+use crate::tables::delivery::{Deliveries, Place};
 use crate::tables::number;
-use crate::tables::row::{Deliveries, Place};
 use pgrx::pg_sys;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 

@@ -7,7 +7,7 @@ use crate::pg::scan::{Found, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::shmem::low_water::{self, Known};
-use crate::tables::row::Deliveries;
+use crate::tables::delivery::Deliveries;
 use std::rc::Rc;
 
 /// Deliveries that are ready or leased, in arrival order: the survivors below the low-water mark, then the index. Of all

@@ -12,8 +12,8 @@ use crate::rules::low_water::{LowWater, Raise, Survivor, Walked};
 use crate::shmem::installations;
 use crate::shmem::low_water::{Numbered, known, own_head, publish};
 use crate::shmem::memory::Range;
+use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::number;
-use crate::tables::row::{Deliveries, Delivery, Place};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Versions of rows that a raise walks over, of those above the mark and of those below.

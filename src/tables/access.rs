@@ -1,4 +1,4 @@
-//! Rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It counts while that role
+//! `outbox.access`, rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It counts while that role
 //! exists and has EXECUTE (`privileges.rs`); superusers and the owner need none.
 //!
 //! Which topics a user may append to or work on is remembered per session, until a role, a membership, a function's
@@ -7,16 +7,39 @@
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
 use crate::pg::datum::{Text, letters};
+use crate::pg::row::{Fields, Read, Record};
 use crate::pg::scan::Scan;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::pg::{invalidation, role};
 use crate::rules::argument;
-use crate::tables::row::{Envelopes, Rights};
+use crate::tables::envelope::Envelopes;
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+
+/// What a role may do.
+#[derive(Clone, Copy)]
+pub struct RightRow<'a> {
+    /// None if there was no such role.
+    pub role: Option<pg_sys::Oid>,
+    pub capability: Text<'a>,
+    pub topic: Text<'a>,
+}
+
+pub enum Rights {}
+
+impl Record for Rights {
+    const TABLE: Object = Object::Access;
+    type Row<'a> = RightRow<'a>;
+}
+
+impl Read for Rights {
+    fn read<'a>(fields: &Fields<'a>) -> RightRow<'a> {
+        RightRow { role: fields.get_opt(3), capability: fields.get(1), topic: fields.get(2) }
+    }
+}
 
 /// The topic of a right to all.
 pub const ALL_TOPICS: &[u8] = b"*";

@@ -1,12 +1,154 @@
-//! What happens to a delivery: every change of state, in one place.
+//! `outbox.delivery`: its rows, and every change of state.
 //!
 //! ready -lease-> leased -complete-> (deleted, receipt)
 //! leased -release-> ready · leased -fail-> waiting -due, lease-> leased · leased -die-> dead -revive-> ready
 //! ready, waiting -park-> parked -take_turn-> waiting, and due · parked -lease-> leased
 
-use crate::pg::datum::{Text, Time};
+use crate::pg::catalog::Object;
+use crate::pg::datum::{Letter, Text, Time};
+use crate::pg::row::{Fields, FieldsMut, Partial, Read, Record, Shelf, Write};
 use crate::tables::key::key_hash;
-use crate::tables::row::{Delivery, Place};
+
+/// Where a delivery is in its life; the one column that a claim must not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Ready or leased.
+    Ready,
+    /// Not before `available_at`.
+    Waiting,
+    /// Behind an older message of its key, see `queue/key.rs`.
+    Parked,
+    Dead,
+}
+
+impl Letter for Place {
+    fn letter(self) -> u8 {
+        match self {
+            Place::Ready => b'r',
+            Place::Waiting => b'w',
+            Place::Parked => b'k',
+            Place::Dead => b'x',
+        }
+    }
+
+    fn of(letter: u8) -> Self {
+        match letter {
+            b'r' => Place::Ready,
+            b'w' => Place::Waiting,
+            b'k' => Place::Parked,
+            _ => Place::Dead,
+        }
+    }
+}
+
+/// The shelf of deliveries: which partial indexes they are in.
+const fn shelf(place: Place, keyed: bool) -> Shelf {
+    Shelf(place as u8 * 2 + keyed as u8)
+}
+
+/// An index of all deliveries at a place, or of those with a key.
+const fn partial(index: Object, places: &[Place], keyed_only: bool) -> Partial {
+    let (mut shelves, mut at) = (0, 0);
+    while at < places.len() {
+        shelves |= shelf(places[at], true).bit();
+        if !keyed_only {
+            shelves |= shelf(places[at], false).bit();
+        }
+        at += 1;
+    }
+    Partial { index, shelves }
+}
+
+/// The half of a message that changes, until it is delivered.
+#[derive(Clone, Copy)]
+pub struct Delivery<'a> {
+    pub seq: i64,
+    /// The nonce of the current lease.
+    pub lease: Option<i64>,
+    pub leased_until: Option<Time>,
+    /// Set while waiting, and kept afterwards.
+    pub available_at: Option<Time>,
+    /// When it died.
+    pub ended_at: Option<Time>,
+    pub attempts: i16,
+    pub lease_owner: Option<Text<'a>>,
+    pub last_error: Option<Text<'a>>,
+    pub place: Place,
+    pub topic: Text<'a>,
+    pub key: Option<Text<'a>>,
+    /// Set if `key` is, see `tables/key.rs`.
+    pub key_hash: Option<i64>,
+}
+
+impl Delivery<'_> {
+    /// What counts are made of, free of the scan it was read from.
+    pub fn counted(&self) -> Delivery<'static> {
+        let topic = self.topic.copied();
+        Delivery { topic, key: None, lease_owner: None, last_error: None, ..*self }
+    }
+}
+
+pub enum Deliveries {}
+
+impl Record for Deliveries {
+    const TABLE: Object = Object::Delivery;
+    type Row<'a> = Delivery<'a>;
+}
+
+impl Read for Deliveries {
+    fn read<'a>(fields: &Fields<'a>) -> Delivery<'a> {
+        Delivery {
+            seq: fields.get(0),
+            lease: fields.get_opt(1),
+            leased_until: fields.get_opt(2),
+            available_at: fields.get_opt(3),
+            ended_at: fields.get_opt(4),
+            attempts: fields.get(5),
+            lease_owner: fields.get_opt(6),
+            last_error: fields.get_opt(7),
+            place: fields.get(8),
+            topic: fields.get(9),
+            key: fields.get_opt(10),
+            key_hash: fields.get_opt(11),
+        }
+    }
+}
+
+impl Write for Deliveries {
+    const FREE: &'static [usize] = &[7];
+
+    const UPDATED: bool = true;
+    const PARTIAL: &'static [Partial] = &[
+        partial(Object::DeliveryReady, &[Place::Ready], false),
+        partial(Object::DeliveryWaiting, &[Place::Waiting], false),
+        partial(Object::DeliveryWaitingTopic, &[Place::Waiting], false),
+        partial(Object::DeliveryDead, &[Place::Dead], false),
+        partial(Object::DeliveryParked, &[Place::Parked], false),
+        partial(Object::DeliveryKeyReady, &[Place::Ready], true),
+        partial(Object::DeliveryKeyLater, &[Place::Waiting, Place::Parked], true),
+        partial(Object::DeliveryKeyDead, &[Place::Dead], true),
+    ];
+
+    fn shelf(row: &Delivery<'_>) -> Option<Shelf> {
+        Some(shelf(row.place, row.key.is_some()))
+    }
+
+    fn write(row: &Delivery<'_>, fields: &mut FieldsMut<'_>) {
+        fields
+            .put(&row.seq)
+            .put_opt(&row.lease)
+            .put_opt(&row.leased_until)
+            .put_opt(&row.available_at)
+            .put_opt(&row.ended_at)
+            .put(&row.attempts)
+            .put_opt(&row.lease_owner)
+            .put_opt(&row.last_error)
+            .put(&row.place)
+            .put(&row.topic)
+            .put_opt(&row.key)
+            .put_opt(&row.key_hash);
+    }
+}
 
 /// Why a message died that nobody answered for; `outbox.message` shows the same words before it is recorded.
 const LEASE_EXPIRED: &[u8] = b"lease expired";

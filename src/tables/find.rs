@@ -7,8 +7,9 @@ use crate::pg::row::Read;
 use crate::pg::scan::{Found, Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
+use crate::tables::delivery::{Deliveries, Delivery};
+use crate::tables::envelope::{Envelope, Envelopes};
 use crate::tables::number;
-use crate::tables::row::{Deliveries, Delivery, Envelope, Envelopes};
 use pgrx::pg_sys;
 use uuid::Uuid;
 

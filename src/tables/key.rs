@@ -7,7 +7,7 @@ use crate::pg::scan::{Found, Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::pg::versions::{Now, Version};
-use crate::tables::row::{Deliveries, Delivery, Place};
+use crate::tables::delivery::{Deliveries, Delivery, Place};
 use pgrx::pg_sys;
 use std::collections::HashSet;
 

@@ -2,13 +2,15 @@
 
 pub mod access;
 pub mod delivery;
+pub mod envelope;
 pub mod find;
 pub mod key;
 pub mod number;
 pub mod objects;
 pub mod privileges;
+pub mod processed;
 pub mod range;
-pub mod row;
+pub mod receipt;
 pub mod scan;
 pub mod topic;
 pub mod versions;

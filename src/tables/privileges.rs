@@ -11,7 +11,7 @@ use crate::pg::lock::RelationLock;
 use crate::pg::table::{Access, Table};
 use crate::pg::{role, spi};
 use crate::tables::access;
-use crate::tables::row::Rights;
+use crate::tables::access::Rights;
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::spi::Spi;

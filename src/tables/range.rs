@@ -6,7 +6,7 @@ use crate::pg::datum::Text;
 use crate::pg::scan::{Key, RowOfEntry, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
-use crate::tables::row::Deliveries;
+use crate::tables::delivery::Deliveries;
 use pgrx::pg_sys;
 use std::ops::ControlFlow;
 

@@ -6,7 +6,8 @@ use crate::pg::datum::{Text, Time};
 use crate::pg::scan::{Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
-use crate::tables::row::{Deliveries, Rights};
+use crate::tables::access::Rights;
+use crate::tables::delivery::Deliveries;
 use pgrx::pg_sys;
 
 impl<'t> Scan<'t, Rights> {

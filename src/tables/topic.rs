@@ -1,13 +1,54 @@
-//! What operators have set per topic.
+//! `outbox.topic`: what operators have set per topic.
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
+use crate::pg::row::{Fields, Read, Record};
 use crate::pg::scan::{Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, Table, Wait};
-use crate::tables::row::{TopicRow, Topics};
 use std::collections::HashMap;
+
+/// What an operator has set for a topic; None means: as the setting of that name.
+#[derive(Clone, Copy, Default)]
+pub struct TopicRow {
+    pub paused: bool,
+    pub max_attempts: Option<i32>,
+    pub backoff_seconds: Option<i32>,
+    pub backoff_max_seconds: Option<i32>,
+    pub lease_seconds: Option<i32>,
+    pub batch_size: Option<i32>,
+    /// False if None.
+    pub block_on_dead: Option<bool>,
+}
+
+impl TopicRow {
+    /// True if a dead message keeps the younger ones of its key from being delivered.
+    pub fn blocks_when_dead(&self) -> bool {
+        self.block_on_dead.unwrap_or(false)
+    }
+}
+
+pub enum Topics {}
+
+impl Record for Topics {
+    const TABLE: Object = Object::Topic;
+    type Row<'a> = TopicRow;
+}
+
+impl Read for Topics {
+    fn read(fields: &Fields<'_>) -> TopicRow {
+        TopicRow {
+            paused: fields.get(1),
+            max_attempts: fields.get_opt(2),
+            backoff_seconds: fields.get_opt(3),
+            backoff_max_seconds: fields.get_opt(4),
+            lease_seconds: fields.get_opt(5),
+            batch_size: fields.get_opt(6),
+            block_on_dead: fields.get_opt(8),
+        }
+    }
+}
 
 /// The rules of topics, looked up once a call and topic.
 pub struct TopicRules<'t> {

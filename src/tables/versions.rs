@@ -7,7 +7,7 @@ use crate::pg::scan::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
 use crate::pg::versions::AllVersions;
-use crate::tables::row::Deliveries;
+use crate::tables::delivery::Deliveries;
 use pgrx::pg_sys;
 
 impl<'t> AllVersions<'t, Deliveries> {

@@ -1,0 +1,30 @@
+//! `outbox.processed`.
+
+use crate::pg::catalog::Object;
+use crate::pg::datum::{Text, Time};
+use crate::pg::row::{FieldsMut, Record, Unique, Write};
+use uuid::Uuid;
+
+/// A consumer's marker: it has applied the effect of a message.
+pub struct Marker<'a> {
+    pub consumer: Text<'a>,
+    pub message_id: Uuid,
+    pub processed_at: Time,
+}
+
+pub enum Markers {}
+
+impl Record for Markers {
+    const TABLE: Object = Object::Processed;
+    type Row<'a> = Marker<'a>;
+}
+
+impl Write for Markers {
+    fn write(row: &Marker<'_>, fields: &mut FieldsMut<'_>) {
+        fields.put(&row.consumer).put(&row.message_id).put(&row.processed_at);
+    }
+}
+
+impl Unique for Markers {
+    const ARBITER: Object = Object::ProcessedPkey;
+}
