@@ -42,8 +42,8 @@ extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["v
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::error_report::without_backtraces();
-    settings::register();
     pg::catalog::register(&tables::objects::EXTENSION);
+    settings::register();
     tables::privileges::register(functions::CAPABILITIES);
     worker::register();
     shmem::commit::register();
