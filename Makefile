@@ -1,21 +1,26 @@
-# The verbs of PGXS and a few more. What a verb needs it finds or prepares itself.
+# The verbs of PGXS and a few more. What a verb needs it finds or prepares itself. Those of PGXS take the server of
+# PG_CONFIG, else the system's, or stop; tests, demo and benchmarks fall back to an embedded one.
 
 PYTHON ?= python3
 DEV = $(PYTHON) dev/setup.py --
 
 all: build
 
-help:          ## this list; PG=14 … PG=18 or PG_CONFIG=… choose the server (default 15)
+help:          ## this list; PG_CONFIG=… chooses the server, PG=14 … PG=18 its version (default 15)
 	@sed -n 's/^\([a-z-]*:\).*## /\1\t/p' Makefile | expand -t 16
 
 build:         ## compile in release mode (what `make` alone does)
-	@$(PYTHON) dev/build.py --build-only
+	@$(PYTHON) dev/build.py --system --build-only
 
-install:       ## compile, and install into the server
-	@$(PYTHON) dev/build.py
+install:       ## compile, and install into the server of PG_CONFIG, else of the system
+	@$(PYTHON) dev/build.py --system
 
 package:       ## compile, and leave the files to install in target/package/pgN
-	@$(PYTHON) dev/build.py --build-only
+	@$(PYTHON) dev/build.py --system --build-only
+
+# for the tests: into the embedded server where the system has none to use
+installed:
+	@$(PYTHON) dev/build.py
 
 installcheck:  ## regression tests and isolation specs on the running server of PGHOST, PGPORT
 	@$(PYTHON) dev/regress.py --running
@@ -41,10 +46,10 @@ regress:       ## regression tests on a throw-away cluster; TESTS='append claim'
 isolation:     ## isolation specs on a throw-away cluster; TESTS='…' for some
 	@$(PYTHON) dev/regress.py --only isolation $(TESTS)
 
-cluster: install ## tests with throw-away clusters of their own; TESTS='-k restart' for some
+cluster: installed ## tests with throw-away clusters of their own; TESTS='-k restart' for some
 	@$(DEV) $(PYTHON) -m pytest tests/cluster $(TESTS)
 
-clients: install ## the contract's cases through the drivers of ten languages; ARGS="--drivers 'psycopg 3'" for some
+clients: installed ## the contract's cases through the drivers of ten languages; ARGS="--drivers 'psycopg 3'" for some
 	@$(DEV) $(PYTHON) clients/contract/run.py --no-install $(if $(ARGS),$(ARGS),--write)
 
 demo:          ## see it work
@@ -53,7 +58,7 @@ demo:          ## see it work
 demo-stop:     ## stop and delete the cluster that the demo left running
 	@$(PYTHON) demo/run.py --end
 
-torture: install ## the demo's load killed ten times, and ten minutes of transactions that stay open; PART=crash, PART=open ARGS='--seed 7' for one
+torture: installed ## the demo's load killed ten times, and ten minutes of transactions that stay open; PART=crash, PART=open ARGS='--seed 7' for one
 	@$(if $(filter open,$(PART)),:,$(PYTHON) demo/run.py --crash 10)
 	@$(if $(filter crash,$(PART)),:,$(DEV) $(PYTHON) -m pytest tests/cluster/test_torture.py -q -s -p no:cacheprovider --seconds 600 $(ARGS))
 
@@ -73,6 +78,6 @@ clean:         ## remove what was compiled
 distclean:     ## remove what was compiled and what was set up for it
 	rm -rf "$$($(PYTHON) dev/setup.py --area)" target
 
-.PHONY: all help build install package installcheck test check-format check-lint check units regress \
+.PHONY: all help build install package installed installcheck test check-format check-lint check units regress \
         isolation cluster clients demo demo-stop torture bench bench-full compare \
         clean distclean

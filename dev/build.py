@@ -3,6 +3,7 @@
 
     python3 dev/build.py                build and install, for PG (environment, default 15)
     python3 dev/build.py --build-only   leave the files in target/package/pgN
+    python3 dev/build.py --system       not into the embedded server: the system's, or that of PG_CONFIG, or none
 
 `cargo pgrx install` would write into the server's folders one file after the other, with the
 modes of the moment. This builds a package first and then moves each file into place whole and
@@ -35,16 +36,16 @@ def build(environment):
     return folder
 
 
-def package(pg=None):
+def package(pg=None, embedded=True):
     """Build; returns the folder."""
-    environment = setup.prepare(pg)
+    environment = setup.prepare(pg, embedded)
     with setup.alone("build"):
         return build(environment)
 
 
-def install(pg=None, destdir="/"):
+def install(pg=None, destdir="/", embedded=True):
     """Build and install; returns the installed files."""
-    environment = setup.prepare(pg)
+    environment = setup.prepare(pg, embedded)
     installed = []
     with setup.alone("build"):
         folder = build(environment)
@@ -52,9 +53,9 @@ def install(pg=None, destdir="/"):
             target = Path(destdir) / source.relative_to(folder)
             try:
                 put(source, target, 0o755 if target.suffix in (".so", ".dylib") else 0o644)
-            except PermissionError:
+            except OSError as error:
                 by_hand = f"sudo cp -R {folder}/. {destdir}"
-                raise setup.Missing(f"we may not write into {target.parent}; {by_hand}") from None
+                raise setup.Missing(f"cannot write into {target.parent} ({error.strerror}); {by_hand}") from None
             installed.append(target)
     return installed
 
@@ -74,11 +75,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pg", help="major version of PostgreSQL (default: $PG, or 15)")
     parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--system", action="store_true", help="never the embedded server")
     arguments = parser.parse_args()
     if arguments.build_only:
-        print(package(arguments.pg))
+        print(package(arguments.pg, not arguments.system))
         return
-    for file in install(arguments.pg, os.environ.get("DESTDIR") or "/"):
+    for file in install(arguments.pg, os.environ.get("DESTDIR") or "/", not arguments.system):
         print(f"installed {file}")
 
 

@@ -127,7 +127,7 @@ def run(kind, names, environment, accept=False):
 def environment_of(running):
     """Of the server asked for: the one that runs, or a throw-away one."""
     if running:
-        yield setup.prepare()
+        yield setup.prepare(embedded=False)
     else:
         with Server(conf=CONF) as server:
             yield server.env

