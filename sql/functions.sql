@@ -1,7 +1,7 @@
 -- The SQL surface, in the order a message lives. src/api.rs implements each function under the same name.
 --
 -- One function per name. VOLATILE, PARALLEL UNSAFE, never STRICT: a NULL where none is allowed is an error (22004).
--- Functions that reach the tables directly need no rights on them, so only the one that runs SQL is SECURITY DEFINER.
+-- Functions that reach the tables directly need no rights on them. Those that run SQL are SECURITY DEFINER.
 
 CREATE FUNCTION outbox.append (
     topic pg_catalog.text,
@@ -151,7 +151,7 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catal
 AS 'MODULE_PATHNAME', 'set_topic_wrapper';
 
 COMMENT ON FUNCTION outbox.set_topic IS
-'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as of the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
+'Overrides settings for a topic, all given ones or none, from the next call on. settings is a JSON object with max_attempts, backoff_seconds, backoff_max_seconds, lease_seconds, batch_size, retention_days (whole numbers, ranges as for the settings of these names) and block_on_dead (boolean: a dead message blocks its key); null removes an override. Errors: 22004, 22023 (unknown key, type, range), 25006, 40001.';
 
 CREATE FUNCTION outbox.cloudevent (id pg_catalog.uuid)
 RETURNS pg_catalog.jsonb

@@ -65,8 +65,8 @@ COMMENT ON VIEW outbox.stats IS 'Per topic, how many messages are in which state
 COMMENT ON COLUMN outbox.stats.ready IS 'Claimable now, or as soon as the topic is not paused and the older messages of the key are over';
 COMMENT ON COLUMN outbox.stats.oldest_ready_seconds IS 'Whole seconds since the oldest ready message was due; NULL if none is ready';
 COMMENT ON COLUMN outbox.stats.delivered_total IS 'Messages completed in committed transactions since the server started; NULL if there is no shared memory for it, or no room for one more topic';
-COMMENT ON COLUMN outbox.stats.failed_total IS 'Attempts that were failed or abandoned, counted likewise; a lease that ran out is not';
-COMMENT ON COLUMN outbox.stats.stale_total IS 'Answers that were refused because their lease was not current, counted likewise';
+COMMENT ON COLUMN outbox.stats.failed_total IS 'Attempts that were failed or abandoned since the server started; a lease that ran out is not counted';
+COMMENT ON COLUMN outbox.stats.stale_total IS 'Answers that were refused because their lease was not current, since the server started';
 COMMENT ON VIEW outbox.status IS 'Health checks, one a row: version, preload, shared memory, worker, last purge, oldest ready, paused, access, xmin horizon, dead tuples, wraparound, message numbers, half messages, foreign keys, parked. Cheap: read it every few seconds.';
 COMMENT ON COLUMN outbox.status.ok IS 'False if somebody should do something about it';
 COMMENT ON COLUMN outbox.status.detail IS 'What was found, and what to do if it is not ok';

@@ -1,4 +1,4 @@
-//! What those who LISTEN are still to be told, by database. Pure; `shmem/notify.rs` keeps it in shared memory.
+//! Notifications that are pending for sessions that LISTEN, by database. Pure; `shmem/notify.rs` keeps it in shared memory.
 //!
 //! A commit writes its topics on the board and wakes its database's *notifier*, a process that sends one NOTIFY for
 //! each topic it finds there. So a commit neither waits nor fails because of it, and costs the same however many

@@ -146,7 +146,7 @@ pub enum Left {
     Nothing,
     /// This one leads now: wake it, so that it notices.
     Wake(usize),
-    /// It was called in vain: somebody else is to be.
+    /// It was called, and found nothing: another one is to be called.
     Call,
 }
 
@@ -181,7 +181,7 @@ impl Waiters<'_> {
         }
     }
 
-    /// `me` has looked in vain, and knows of nothing that comes before `time`.
+    /// `me` has looked and found nothing, and knows of nothing that comes before `time`.
     pub fn sleep(&mut self, me: usize, time: i64, now: i64) -> Option<usize> {
         let Waiter { key, state, .. } = self.waiters[me];
         if state != State::Looking {

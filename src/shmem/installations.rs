@@ -1,4 +1,4 @@
-//! One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts anew. What sessions
+//! One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts from nothing. What sessions
 //! share is by installation and topic.
 
 use crate::error::Error;
