@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::pg::datum::UuidArray;
 use crate::queue::answer;
-use crate::queue::result::{AnswerRows, Caller};
+use crate::queue::result::{Answer, AnswerRows, Caller};
 use crate::rules::argument::{self, Fault};
 use uuid::Uuid;
 
@@ -22,7 +22,7 @@ pub fn complete_batch<'fcx>(
     argument::array("tokens", tokens.dimensions, tokens.length)?;
     let tokens: Option<Vec<Uuid>> = tokens.elements.into_iter().collect();
     let tokens = tokens.ok_or(Fault::NullElement("tokens"))?;
-    let mut rows = caller.answer_rows()?;
+    let mut rows = caller.rows::<Answer>()?;
     for (token, completed) in tokens.iter().zip(answer::complete_all(&tokens)?) {
         rows.push(*token, completed);
     }

@@ -5,13 +5,13 @@ use crate::pg::datum::Text;
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::queue::counts::{Stock, Survey, Tables};
-use crate::queue::result::{Caller, StatsRows};
+use crate::queue::result::{Caller, Stats, StatsRows};
 use crate::settings;
 use crate::shmem::counters;
 
 /// A row for every topic that has messages in stock or whose answers were counted, in bytewise order.
 pub fn stats<'fcx>(caller: Caller<'fcx>) -> Result<StatsRows<'fcx>, Error> {
-    let mut rows = caller.stats_rows()?;
+    let mut rows = caller.rows::<Stats>()?;
     let mut unmet = counters::all()?;
     let now = server::clock();
     let tables = Tables::open()?;

@@ -1,14 +1,13 @@
 //! `read_status`, for `outbox.status`: health checks, what is wrong and what to do about it.
 
 use crate::error::Error;
-use crate::pg::catalog;
 use crate::pg::datum::{Text, Time};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
-use crate::pg::{background, server, shape};
+use crate::pg::{background, catalog, server, shape};
 use crate::queue::counts::{Survey, Tables};
 use crate::queue::key::Keys;
-use crate::queue::result::{Caller, StatusRows};
+use crate::queue::result::{Caller, Status, StatusRows};
 use crate::settings;
 use crate::shmem::{counters, memory};
 use crate::tables::delivery::Deliveries;
@@ -22,7 +21,7 @@ const STATUS: &str = include_str!("../queries/status.sql");
 
 /// A row per check. Where library and installed version do not match, or a table cannot be used, only that is told.
 pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
-    let mut rows = caller.status_rows()?;
+    let mut rows = caller.rows::<Status>()?;
     let installed = catalog::installed_version().unwrap_or_default();
     let library = env!("CARGO_PKG_VERSION");
     let fits = catalog::catalog().is_ok();

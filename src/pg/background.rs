@@ -195,11 +195,11 @@ fn start_and_wait(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
 }
 
 /// Starts the library's function `main` in a process of its own, with `argument`. False if the server has no free slot.
-pub fn run_beside(name: &str, main: &str, argument: pg_sys::Datum) -> bool {
+pub fn run_beside(name: &str, main: &str, argument: u32) -> bool {
     BackgroundWorkerBuilder::new(name)
         .set_library(schema())
         .set_function(main)
-        .set_argument(Some(argument))
+        .set_argument(Some(pg_sys::Datum::from(argument)))
         .enable_spi_access()
         .load_dynamic()
         .is_ok()

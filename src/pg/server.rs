@@ -32,6 +32,30 @@ pub fn clock() -> Time {
     Time(unsafe { pg_sys::GetCurrentTimestamp() })
 }
 
+/// The innermost part of the transaction that a savepoint has begun; what begins later has a higher number.
+pub fn savepoint_number() -> u32 {
+    // SAFETY: reads a number of this session.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+/// True if transaction `xid` has an earlier number.
+pub fn precedes(xid: pg_sys::TransactionId, other: u32) -> bool {
+    // SAFETY: compares two numbers.
+    unsafe { pg_sys::TransactionIdPrecedes(xid, other.into()) }
+}
+
+/// The number that the next transaction will have.
+pub fn next_transaction() -> u32 {
+    // SAFETY: reads a counter of the server.
+    u32::from(unsafe { pg_sys::ReadNextTransactionId() })
+}
+
+/// The OID of this session's database.
+pub fn database_number() -> u32 {
+    // SAFETY: reads a number that is fixed for the session.
+    u32::from(unsafe { pg_sys::MyDatabaseId })
+}
+
 /// When the transaction began.
 pub fn transaction_start() -> Time {
     // SAFETY: reads a number of this session.
@@ -117,6 +141,18 @@ fn sleep_showing(time: Duration, event: u32) {
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
     check_for_interrupts();
+}
+
+/// NOTIFY, once the transaction is committed.
+pub fn notify(channel: &CStr, text: &CStr) {
+    // Not among pgrx's bindings.
+    unsafe extern "C-unwind" {
+        fn Async_Notify(channel: *const std::ffi::c_char, text: *const std::ffi::c_char);
+    }
+    // SAFETY: the signature is that of PostgreSQL 14 to 18, which copies both; errors are caught at the boundary.
+    unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| Async_Notify(channel.as_ptr(), text.as_ptr()));
+    }
 }
 
 /// Wakes another session from its sleep.

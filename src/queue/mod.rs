@@ -1,5 +1,4 @@
 //! What the functions share: how messages are claimed, answered, woken for and counted.
-#![allow(unsafe_code)]
 
 pub mod answer;
 pub mod attempt;

@@ -4,6 +4,7 @@
 //! After a commit an error would be a PANIC. So what is told was listed before, and the shared memory attached; telling
 //! takes a lock, sets latches, and frees.
 
+use crate::pg::callback::{self, End};
 use crate::pg::server;
 use crate::rules::floor::{self, NEVER};
 use crate::shmem;
@@ -11,42 +12,23 @@ use crate::shmem::counters::{self, Totals};
 use crate::shmem::installations::key;
 use crate::shmem::memory::{Range, Shared};
 use crate::shmem::pending::{News, Pending, takes_back, with_pending};
-use pgrx::{pg_guard, pg_sys};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Has the ends of this session's transactions told, while the library is loaded.
 pub fn register() {
-    // SAFETY: the callbacks are plain functions that live as long as the session.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(transaction_ends), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(savepoint_ends), std::ptr::null_mut());
-    }
+    callback::at_ends(transaction_ends, savepoint_rolled_back);
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Committed,
-    RolledBack,
-    /// It ends in another session, which knows nothing of this: the sweep finds what it leaves.
-    Prepared,
-}
-
-#[pg_guard]
-extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut std::ffi::c_void) {
-    let end = match event {
-        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
-            let mut is_news = false;
-            with_pending(|pending| is_news = pending.news.values().any(News::is_news));
-            if is_news {
-                shmem::notify::ask_for_notifier();
-            }
-            return;
+/// A prepared transaction ends in another session, which knows nothing of this: the sweep finds what it leaves.
+fn transaction_ends(end: End) {
+    if end == End::Commits {
+        let mut is_news = false;
+        with_pending(|pending| is_news = pending.news.values().any(News::is_news));
+        if is_news {
+            shmem::notify::ask_for_notifier();
         }
-        pg_sys::XactEvent::XACT_EVENT_COMMIT => End::Committed,
-        pg_sys::XactEvent::XACT_EVENT_ABORT => End::RolledBack,
-        pg_sys::XactEvent::XACT_EVENT_PREPARE => End::Prepared,
-        _ => return,
-    };
+        return;
+    }
     with_pending(|pending| {
         if let Some(shared) = Shared::attached() {
             pending.tell(shared, end);
@@ -58,18 +40,9 @@ extern "C-unwind" fn transaction_ends(event: pg_sys::XactEvent::Type, _arg: *mut
     }
 }
 
-/// A savepoint was rolled back: what its looks left is void, what it had changed is as before, and what was answered since
-/// is not counted; the numbers of inner ones are higher.
-#[pg_guard]
-extern "C-unwind" fn savepoint_ends(
-    event: pg_sys::SubXactEvent::Type,
-    id: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
-    _arg: *mut std::ffi::c_void,
-) {
-    if event != pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        return;
-    }
+/// What its looks left is void, what it had changed is as before, and what was answered since is not counted; the numbers
+/// of inner ones are higher.
+fn savepoint_rolled_back(id: u32) {
     with_pending(|pending| {
         pending.news.values_mut().for_each(|news| news.answers.retain(|(within, _)| *within < id));
     });
@@ -93,7 +66,7 @@ impl Pending {
         match end {
             End::Committed => self.tell_floors(shared),
             End::RolledBack => self.tell_floors_aborted(shared),
-            End::Prepared => {}
+            End::Commits | End::Prepared => {}
         }
         if let Some(slot) = shared.own_slot() {
             slot.withdraw();
@@ -203,6 +176,7 @@ impl Pending {
             }
         }
     }
+
     /// What was answered.
     fn tell_totals(&self, shared: Shared) {
         for (topic, news) in self.news.iter().filter(|(_, news)| !news.answers.is_empty()) {

@@ -6,7 +6,7 @@ use crate::pg::catalog;
 use crate::pg::datum::{Text, Time};
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::table::{Access, Table, Xid};
 use crate::pg::versions::AllVersions;
 use crate::rules::floor::{self, Cost, Look, NEVER, Seen};
 use crate::rules::slots::Key;
@@ -16,7 +16,6 @@ use crate::shmem::memory::{Range, Shared, Topic};
 use crate::shmem::pending::{self, Left};
 use crate::tables::delivery::{Deliveries, Place};
 use crate::tables::number;
-use pgrx::pg_sys;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Versions that a raise of the due mark walks over.
@@ -160,10 +159,8 @@ impl Looking {
     }
 
     /// True if the row's change by transaction `xid` holds the floor: it may roll back, and soon.
-    pub fn is_held_by(&self, xid: pg_sys::TransactionId) -> bool {
-        let horizon = pg_sys::TransactionId::from(self.horizon);
-        // SAFETY: compares two numbers.
-        self.horizon == 0 || unsafe { !pg_sys::TransactionIdPrecedes(xid, horizon) }
+    pub fn is_held_by(&self, xid: Xid) -> bool {
+        self.horizon == 0 || !server::precedes(xid, self.horizon)
     }
 
     /// The walk over parked messages has ended, see [`floor::Heads::walked`].

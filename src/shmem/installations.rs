@@ -4,17 +4,15 @@
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
 use crate::pg::datum::Text;
+use crate::pg::server;
 use crate::rules::slots::Key;
-use pgrx::pg_sys;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 /// That of this session's database.
 pub fn current() -> Result<u64, Error> {
     let table = catalog::oid(Object::Delivery)?;
-    // SAFETY: reads a number that is fixed for the session.
-    let database = unsafe { pg_sys::MyDatabaseId };
-    Ok((u64::from(u32::from(database)) << 32) | u64::from(u32::from(table)))
+    Ok((u64::from(server::database_number()) << 32) | u64::from(u32::from(table)))
 }
 
 /// What somebody wants who asks for a topic, or for any.

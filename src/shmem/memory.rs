@@ -3,7 +3,8 @@
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
-use crate::pg::{lwlock, version};
+use crate::pg::shared_memory::{Each, Initial, Memory};
+use crate::pg::{server, version};
 use crate::rules::due_mark::DueMark;
 use crate::rules::floor::{self, Entry, Heads, IDLE, Pace, Slot};
 use crate::rules::low_water::LowWater;
@@ -11,10 +12,8 @@ use crate::rules::notify::Board;
 use crate::rules::slots::{self, Key, Tenant};
 use crate::rules::wake::{self, Bucket, Waiter, Waiters};
 use crate::shmem::counters::Counted;
-use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
 /// The name carries the version: sessions with libraries of two versions share nothing.
@@ -41,25 +40,68 @@ pub enum Range {
     Waiting,
 }
 
-/// Followed by the waiters and the slots, by session.
-#[repr(C)]
-struct Header {
-    lock: pg_sys::LWLock,
-    tranche: i32,
+/// What is behind the lock but for the waiters.
+type Locked = (Head, Each<Topic, TOPICS>, Each<Counted, TOPICS>, Each<LowWater, MARKS>);
+/// What is made of atomics but for the slots.
+type Open = (Each<Bucket, BUCKETS>, Each<MarkHead, MARKS>);
+
+struct Head {
     /// Counts the topics that were ever given a place.
     generation: u64,
     marks: Marks,
-    buckets: [Bucket; BUCKETS],
     board: Board,
-    topics: [Topic; TOPICS],
-    totals: [Counted; TOPICS],
-    marks_below: [LowWater; MARKS],
-    mark_heads: [MarkHead; MARKS],
+}
+
+impl Initial for Head {
+    fn initial() -> Self {
+        Head { generation: 0, marks: Marks::default(), board: Board::EMPTY }
+    }
+}
+
+impl Initial for Topic {
+    fn initial() -> Self {
+        Topic::UNKNOWN
+    }
+}
+
+impl Initial for Counted {
+    fn initial() -> Self {
+        Counted::NOBODY
+    }
+}
+
+impl Initial for LowWater {
+    fn initial() -> Self {
+        LowWater::UNKNOWN
+    }
+}
+
+impl Initial for Bucket {
+    fn initial() -> Self {
+        Bucket::empty()
+    }
+}
+
+impl Initial for MarkHead {
+    fn initial() -> Self {
+        MarkHead::default()
+    }
+}
+
+impl Initial for Waiter {
+    fn initial() -> Self {
+        Waiter::AWAY
+    }
+}
+
+impl Initial for SharedSlot {
+    fn initial() -> Self {
+        SharedSlot::default()
+    }
 }
 
 /// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
-#[derive(Clone, Copy)]
-#[repr(C)]
+#[derive(Default)]
 struct Marks {
     marked_at: i64,
     newer_xid: u32,
@@ -67,7 +109,6 @@ struct Marks {
 }
 
 #[derive(Clone)]
-#[repr(C)]
 pub struct Topic {
     /// Of a topic, or of all, in one installation.
     tenant: Tenant,
@@ -86,7 +127,7 @@ pub struct Topic {
     pub purged_at: i64,
 }
 
-#[repr(C)]
+#[derive(Default)]
 pub struct SharedSlot {
     pub installation: AtomicU64,
     pub low: AtomicI64,
@@ -98,7 +139,7 @@ pub struct SharedSlot {
 }
 
 /// What may be read of a low-water mark without the lock.
-#[repr(C)]
+#[derive(Default)]
 pub struct MarkHead {
     /// 0: nobody's.
     pub installation: AtomicU64,
@@ -125,7 +166,7 @@ impl SharedSlot {
 enum Attached {
     NotYet,
     Nowhere,
-    At(NonNull<Header>),
+    At(Shared),
 }
 
 thread_local! {
@@ -137,65 +178,40 @@ pub fn is_attached() -> bool {
     Shared::attached().is_some()
 }
 
-fn sessions() -> usize {
-    version::sessions()
-}
-
-/// Bytes per session.
-const SESSION: usize = size_of::<Waiter>() + size_of::<SharedSlot>();
-
-fn size() -> usize {
-    size_of::<Header>() + sessions() * SESSION
-}
-
 /// The cache, once it is found.
 #[derive(Clone, Copy)]
-pub struct Shared(NonNull<Header>);
+pub struct Shared(Memory<Locked, Open, Waiter, SharedSlot>);
 
 impl Shared {
     pub fn attached() -> Option<Shared> {
         match ATTACHED.get() {
-            Attached::At(header) => Some(Shared(header)),
+            Attached::At(shared) => Some(shared),
             Attached::Nowhere => None,
             Attached::NotYet => {
-                let header = version::shared_memory(NAME, size(), fill).map(NonNull::cast::<Header>);
-                if let Some(header) = header {
-                    // SAFETY: the tranche was set before anybody could find the header.
-                    unsafe {
-                        pg_sys::LWLockRegisterTranche((*header.as_ptr()).tranche, c"outbox".as_ptr());
-                    }
-                }
-                ATTACHED.set(header.map_or(Attached::Nowhere, Attached::At));
-                header.map(Shared)
+                let shared = Memory::attach(NAME, c"outbox").map(Shared);
+                ATTACHED.set(shared.map_or(Attached::Nowhere, Attached::At));
+                shared
             }
         }
     }
 
+    /// `work` takes some dozen instructions, and raises no error.
     pub fn locked<T>(self, work: impl FnOnce(&mut Contents<'_>) -> T) -> T {
-        // SAFETY: all of it lives as long as the server; under the exclusive lock nobody else refers to what is
-        // handed out but the buckets' atomics, and `work` does nothing that could raise an error.
-        unsafe {
-            let header = self.0.as_ptr();
-            lwlock::locked(&raw mut (*header).lock, || {
-                work(&mut Contents {
-                    marks: &mut (*header).marks,
-                    generation: &mut (*header).generation,
-                    board: &mut (*header).board,
-                    topics: &mut (*header).topics,
-                    totals: &mut (*header).totals,
-                    marks_below: &mut (*header).marks_below,
-                    waiters: Waiters {
-                        buckets: &(*header).buckets,
-                        waiters: std::slice::from_raw_parts_mut(first_waiter(header), sessions()),
-                    },
-                })
+        self.0.locked(|(head, topics, totals, marks_below), waiters| {
+            work(&mut Contents {
+                marks: &mut head.marks,
+                generation: &mut head.generation,
+                board: &mut head.board,
+                topics: &mut **topics,
+                totals: &mut **totals,
+                marks_below: &mut **marks_below,
+                waiters: Waiters { buckets: self.buckets(), waiters },
             })
-        }
+        })
     }
 
     fn buckets(self) -> &'static [Bucket] {
-        // SAFETY: made of atomics.
-        unsafe { &(*self.0.as_ptr()).buckets }
+        &*self.0.open().0
     }
 
     /// What may be asked without the lock of those who wait for `key`, or for one that shares its bucket.
@@ -206,11 +222,6 @@ impl Shared {
     /// True if anybody waits, for anything.
     pub fn has_waiters(self) -> bool {
         !self.buckets().iter().all(Bucket::is_empty)
-    }
-
-    fn all_slots(self) -> &'static [SharedSlot] {
-        // SAFETY: the slots are made of atomics; their number never changes.
-        unsafe { std::slice::from_raw_parts(first_slot(self.0.as_ptr()), sessions()) }
     }
 
     /// What sessions publish, for floors.
@@ -234,12 +245,11 @@ impl Shared {
     }
 
     pub fn mark_heads(self) -> &'static [MarkHead] {
-        // SAFETY: made of atomics.
-        unsafe { &(*self.0.as_ptr()).mark_heads }
+        &*self.0.open().1
     }
 
     fn published<T>(self, installation: u64, read: impl Fn(&SharedSlot) -> T) -> impl Iterator<Item = T> {
-        self.all_slots().iter().filter_map(move |slot| {
+        self.0.open_of_sessions().iter().filter_map(move |slot| {
             let belongs = || slot.installation.load(SeqCst) == installation;
             if !belongs() {
                 return None;
@@ -251,7 +261,7 @@ impl Shared {
     }
 
     pub fn own_slot(self) -> Option<&'static SharedSlot> {
-        self.all_slots().get(version::session_number())
+        self.0.open_of_sessions().get(version::session_number())
     }
 }
 
@@ -273,8 +283,7 @@ impl Contents<'_> {
         if floor::distance(self.marks.marked_at, now) > floor::PATIENCE {
             self.marks.marked_at = now;
             self.marks.older_xid = self.marks.newer_xid;
-            // SAFETY: reads a counter of the server.
-            self.marks.newer_xid = u32::from(unsafe { pg_sys::ReadNextTransactionId() });
+            self.marks.newer_xid = server::next_transaction();
         }
         self.marks.older_xid
     }
@@ -348,31 +357,5 @@ impl Topic {
             Range::Ready => &mut self.ready,
             Range::Waiting => &mut self.waiting,
         }
-    }
-}
-
-fn first_waiter(header: *mut Header) -> *mut Waiter {
-    header.wrapping_add(1).cast()
-}
-
-fn first_slot(header: *mut Header) -> *mut SharedSlot {
-    first_waiter(header).wrapping_add(sessions()).cast()
-}
-
-/// # Safety
-/// `place` points to [`size`] bytes that nobody else uses yet.
-unsafe extern "C-unwind" fn fill(place: *mut std::ffi::c_void) {
-    let header = place.cast::<Header>();
-    // SAFETY: by the contract above; zeros are a header without marks and idle slots.
-    unsafe {
-        std::ptr::write_bytes(place.cast::<u8>(), 0, size());
-        (*header).topics.fill(Topic::UNKNOWN);
-        (*header).totals.fill(Counted::NOBODY);
-        (0..sessions()).for_each(|session| first_waiter(header).add(session).write(Waiter::AWAY));
-        (*header).marks_below.fill(LowWater::UNKNOWN);
-        (*header).board = Board::EMPTY;
-        (*header).buckets = [const { Bucket::empty() }; BUCKETS];
-        (*header).tranche = pg_sys::LWLockNewTrancheId();
-        pg_sys::LWLockInitialize(&raw mut (*header).lock, (*header).tranche);
     }
 }

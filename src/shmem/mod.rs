@@ -1,5 +1,4 @@
 //! What sessions share, and what they tell each other when a transaction ends.
-#![allow(unsafe_code)]
 
 pub mod commit;
 pub mod counters;

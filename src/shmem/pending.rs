@@ -8,7 +8,6 @@ use crate::rules::slots::Key;
 use crate::shmem::counters::{Event, Totals};
 use crate::shmem::installations;
 use crate::shmem::memory::{Range, Shared};
-use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
@@ -63,7 +62,7 @@ pub struct News {
     /// There may be another one of such a key.
     pub follows: bool,
     /// What was answered, by savepoint.
-    pub answers: Vec<(pg_sys::SubTransactionId, Totals)>,
+    pub answers: Vec<(u32, Totals)>,
 }
 
 impl News {
@@ -191,8 +190,7 @@ pub fn leased(topic: Text<'_>, seq: i64, until: Time) -> Result<(), Error> {
 
 /// One more, once the transaction is committed or prepared.
 pub fn answered(topic: Text<'_>, event: Event) -> Result<(), Error> {
-    // SAFETY: reads a number of this session.
-    let within = unsafe { pg_sys::GetCurrentSubTransactionId() };
+    let within = server::savepoint_number();
     tell_of(topic, |news| match news.answers.last_mut() {
         Some((last, totals)) if *last == within => totals.add(event),
         _ => {
