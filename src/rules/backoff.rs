@@ -1,4 +1,4 @@
-//! When a failed message is due again: exponential, capped, no jitter (contract section 4, `fail`).
+//! When a failed message is due again: exponential, capped, no jitter (docs/contract.md section 4, `fail`).
 
 const SECOND: i64 = 1_000_000;
 
