@@ -35,6 +35,11 @@ impl DueMark {
         self.mark
     }
 
+    /// Of some of the deliveries that this one is of.
+    pub fn of_part(&self) -> DueMark {
+        DueMark { mark: self.mark, ..DueMark::UNKNOWN }
+    }
+
     /// A delivery is about to wait until `time`.
     pub fn note(&mut self, time: i64) {
         if time < self.mark.max(self.target) {
@@ -90,6 +95,20 @@ mod tests {
         assert_eq!(mark.mark(), NOW - BEHIND);
         mark.note(NOW - 9_000_000);
         assert_eq!(mark.mark(), NOW - 9_000_000);
+    }
+
+    #[test]
+    fn a_part_begins_where_the_whole_is_and_not_where_its_raise_may_end() {
+        let mut mark = DueMark::UNKNOWN;
+        let raise = mark.begin(NOW);
+        mark.finish(&raise, NOW - 5_000_000);
+        mark.begin(NOW);
+        let mut part = mark.of_part();
+        assert_eq!(part.mark(), NOW - 5_000_000);
+        part.note(NOW - 4_000_000);
+        assert_eq!(part.mark(), NOW - 5_000_000);
+        part.note(NOW - 6_000_000);
+        assert_eq!(part.mark(), NOW - 6_000_000);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::rules::notify::Board;
 use crate::rules::slots::{self, Key, Tenant};
 use crate::rules::wake::{self, Bucket, Waiter, Waiters};
 use crate::shmem::counters::Counted;
+use crate::shmem::installations;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -308,9 +309,13 @@ impl Contents<'_> {
             let place = slots::vacant(key, self.topics.len(), |place| self.topics[place].tenant, now)?;
             *self.generation += 1;
             let tenant = Tenant { key, used_at: now };
+            // What waits in no topic waits not in this one.
+            let all = self.topic(installations::key(installation, None));
+            let due_mark = all.map_or(DueMark::UNKNOWN, |all| all.due_mark.of_part());
             self.topics[place] = Topic {
                 tenant,
                 installation,
+                due_mark,
                 generation: *self.generation,
                 known_since: now,
                 ..Topic::UNKNOWN

@@ -40,6 +40,17 @@ def test_what_is_over_costs_the_next_claim_nothing(db, other, topic):
     assert touched(other, topic) < CHEAP  # sessions share what they know
 
 
+def test_the_first_claim_of_a_topic_begins_where_claims_of_any_do(db, held):
+    """What waited in the topic is over, and cannot be removed."""
+    due = clock(db, seconds=1)
+    append_many(db, 5_000, available_at=due.isoformat())
+    until(lambda: clock(db) > due)
+    while tokens := [lease.token for lease in claim(db, None, batch_size=500)]:
+        rows(db, "complete_batch", tokens)
+    until(lambda: all(touched(db, None) < CHEAP for _ in range(100) if not time.sleep(0.02)))  # those from the beginning too
+    assert touched(db, "orders") < CHEAP
+
+
 def test_ten_seconds_under_a_held_snapshot_are_flat(db, held):
     """With messages that fail and a lease that stays open, as real workers have them."""
     append(db)
