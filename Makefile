@@ -65,7 +65,7 @@ torture: installed ## the demo's load killed ten times, and ten minutes of trans
 bench:         ## outbox beside its peers, the short form; ARGS='append --systems outbox,plain' for some
 	@$(DEV) $(PYTHON) benches/run.py $(ARGS)
 
-bench-full:    ## everything, about two hours; writes benches/report; ARGS='append --output benches/report' for a part
+bench-full:    ## everything, about two hours, or what is still missing of it; then benches/report is this; ARGS='append keys' for parts
 	@$(DEV) $(PYTHON) benches/run.py --full $(ARGS)
 
 compare:       ## this checkout / BEFORE=<checkout or git revision>, in one run, about five minutes; ARGS=--long for more rounds

@@ -37,11 +37,18 @@ METRICS = {  # name: (title, unit, digits, is more better?)
 
 
 class Samples(list):
+    indexed = 0  # how many of them `by` has
+
     def add(self, workload, case, system, round, **metrics):
         self.append({"workload": workload, "case": case, "system": system, "round": round, **metrics})
 
     def of(self, **what):
-        return [s for s in self if all(s.get(key) == value for key, value in what.items())]
+        if self.indexed != len(self):
+            self.by, self.indexed = {}, len(self)
+            for sample in self:
+                self.by.setdefault(sample["workload"], []).append(sample)
+        some = self.by.get(what["workload"], []) if "workload" in what else self
+        return [s for s in some if all(s.get(key) == value for key, value in what.items())]
 
     def values(self, metric, **what):
         return [s[metric] for s in self.of(**what) if s.get(metric) is not None]

@@ -32,7 +32,19 @@ MEANING = {
     "dead": "dead rows per message delivered, for vacuum to remove",
     "size": "tables and indexes after all is delivered, history included where a system keeps it",
 }
-CHARTED = ("rate", "claim_p50", "latency_p99", "wal")
+CHARTS = {  # at most a dozen: case, by workload, and what is drawn
+    ("append", "4 clients, synchronous commit on"): ["rate"],
+    ("append", "4 clients, synchronous commit off"): ["rate"],
+    ("batch", "synchronous commit off"): ["rate"],
+    ("deliver", "by 100, 1 client, synchronous commit off"): ["rate"],
+    ("deliver", "by 1, 1 client, synchronous commit off"): ["rate"],
+    ("cost", cost.LIFE): ["wal"],
+    ("topics", "any of 1,000 topics"): ["claim_p50"],
+    ("growth", "1,000,000 retained"): ["claim_p50"],
+    ("pipe", "1,000 messages per second offered"): ["latency_p99"],
+    ("held", "snapshot held"): ["claim_p50", "latency_p50"],
+    ("held", "idle writer held"): ["claim_p50"],
+}
 
 
 def write(output, facts, samples):
@@ -51,7 +63,7 @@ def head(facts):
     lines += ["names as best. One server; the systems take turns (A B C A B C …) unless a part says otherwise. A cell is the"]
     lines += ["median of the rounds and, in brackets, the lowest and the highest. Ratios are medians of the ratios within each"]
     lines += ["round. Payloads are 300 bytes of JSON unless a case names another size. Machine-readable:"]
-    lines += ["[results.json](results.json).", ""]
+    lines += ["[results.json](results.json). The table of parts says which commit each part measured.", ""]
     lines += ["| what | means |", "|---|---|"]
     lines += [f"| {title}, {unit or 'a number'} | {MEANING[metric]} |" for metric, (title, unit, _, _) in METRICS.items() if metric in MEANING]
     lines += ["", "## Where and how", ""]
@@ -154,8 +166,7 @@ def part(output, facts, samples, name, module):
         for system in systems:
             cells = [cell(m, samples.values(m, workload=name, case=case, system=system)) for m in used]
             lines.append(f"| {facts['systems'][system]['title']} | " + " | ".join(cells) + " |")
-        metric = next((m for m in CHARTED if m in used), None)
-        if metric and len(systems) > 1:
+        for metric in CHARTS.get((name, case), ()):
             title = f"{case}: {METRICS[metric][0]}"
             rows = [
                 (s, facts["systems"][s]["title"], spread(samples.values(metric, workload=name, case=case, system=s)))
@@ -178,7 +189,7 @@ def held_part(output, facts, samples):
     for case in samples.distinct("case", workload="held"):
         systems = samples.distinct("system", workload="held", case=case)
         lines += [f"### {case[0].upper()}{case[1:]}", ""]
-        for metric in ("rate", "claim_p50", "claim_p99", "latency_p50"):
+        for metric in CHARTS.get(("held", case), ()):
             series = {
                 (system, facts["systems"][system]["title"]): [
                     (s["second"], s[metric])
