@@ -97,8 +97,12 @@ class Suite:
                         if bad <= SHOWN:
                             print(f"{driver.name}, {label}: {result['class']}: {result['case']}\n    {result['why']}", flush=True)
             if label == driver.habit:
-                self.probes[driver.name] = run.probe()
+                self.probes.setdefault(driver.name, {}).update(run.probe())
             run.reset()
+            if mode.get("through") == "new pgbouncer":  # and what happens with one that knows no prepared statements
+                here["PGPORT"] = str(self.pooler("pgbouncer").port)
+                self.probes.setdefault(driver.name, {})["old pooler"] = run.prepared_alternately()
+                run.reset()
         print(f"{driver.name:15} {label:24} {len(results)} cases, {bad} failed, {time.monotonic() - started:5.1f} s", flush=True)
         return results
 

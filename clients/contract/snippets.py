@@ -11,7 +11,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -76,12 +78,52 @@ class Php:
         return [*self.program, file]
 
 
-RUNTIMES = {"java": Java, "ruby": Ruby, "php": Php}
+class Python:
+    fragment = """import json
+from decimal import Decimal
+from functools import partial
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb, set_json_loads
+
+connection = psycopg.connect("", autocommit=True)
+%s"""
+    name = "fragment.py"
+
+    def __init__(self, environment):
+        self.environment = dict(environment, PYTHONPATH=str(tools.python_packages()))
+
+    def reach(self, host, port, database, user):
+        return {}
+
+    def command(self, file):
+        return [sys.executable, file]
+
+
+class Js:
+    name = "fragment.mjs"
+    fragment = "%s"
+
+    def __init__(self, environment):
+        self.packages, self.environment = tools.node_packages(), environment
+
+    def reach(self, host, port, database, user):
+        return {}
+
+    def command(self, file):
+        (file.parent / "node_modules").symlink_to(self.packages / "node_modules")
+        return ["node", file]
+
+
+RUNTIMES = {"java": Java, "ruby": Ruby, "php": Php, "python": Python, "js": Js}
+OURS = ["csharp", "drivers", "java", "php", "ruby"]  # the other pages are run with the libraries they show
 
 
 def blocks(page):
     """(language, file or '', text) of each block of code."""
-    return re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^ *```(\w+)(?: (\S+))?\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, file, textwrap.dedent(text)) for language, file, text in found]
 
 
 def statements(text):
@@ -130,7 +172,7 @@ class Page:
         try:
             source = folder / (file or runtime.name)
             source.write_text(text if file else runtime.fragment % text)
-            user = "shop" if file else "postgres"
+            user = "shop" if file and language not in ("python", "js") else "postgres"
             here = {"PGHOST": "127.0.0.1", "PGPORT": str(self.server.port), "PGUSER": user, "PGDATABASE": self.database}
             here |= runtime.reach("127.0.0.1", self.server.port, self.database, user)
             process = subprocess.Popen(
@@ -173,13 +215,10 @@ class Page:
 
 
 def run(server, environment, names=None):
-    """(how many blocks ran, [what failed]) of all pages that show one of our languages, or of the named ones."""
+    """(how many blocks ran, [what failed]) of the named pages, or of all that are ours."""
     ran, failures = 0, []
-    for number, path in enumerate(sorted(PAGES.glob("*.md"))):
-        languages = {language for language, _, _ in blocks(path)}
-        if path.stem not in names if names else not languages & {*RUNTIMES, "csharp"}:
-            continue
-        page = Page(path, server, environment, number)
+    for number, name in enumerate(names or OURS):
+        page = Page(PAGES / f"{name}.md", server, environment, number)
         page.run()
         ran += page.ran
         failures += page.failures

@@ -11,17 +11,16 @@ import os
 import re
 import select
 import subprocess
-import sys
 import time
 import uuid
-from decimal import Decimal
 from pathlib import Path
+
+from expect import Failure, check, now, same, short
 
 HERE = Path(__file__).resolve().parent
 FUNCTIONS = json.loads((HERE / "functions.json").read_text())
 PATIENCE = 60  # seconds until a runner that does not answer is an error
 LONGEST_SLEEP = 10  # a `pass` over this is made with age.sql
-sys.setrecursionlimit(20_000)  # payloads are compared as trees
 
 
 def load():
@@ -55,10 +54,6 @@ PROBES = {  # what a user writes who has only strings
     "integer": ("SELECT count(*) FROM outbox.claim('probe', 'probe', $1)", "1"),
     "boolean": ("SELECT $1 AND outbox.redrive('probe', NULL, NULL, false) = 0", "true"),
 }
-
-
-class Failure(Exception):
-    """A step did not end as the case says."""
 
 
 # -- sessions --------------------------------------------------------------------------------
@@ -204,114 +199,6 @@ class Dialect:
         return self.statement(step["sql"], step.get("args", []))
 
 
-# -- comparing -------------------------------------------------------------------------------
-
-
-def now():
-    return datetime.datetime.now(datetime.timezone.utc)
-
-
-def parse_time(text):
-    """A timestamptz as a driver or PostgreSQL writes it."""
-    found = re.fullmatch(r"(\d{4,})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?\s*(Z|[+-]\d\d(?::?\d\d)?)", text)
-    if not found:
-        raise Failure(f"{text!r} is no time")
-    *parts, fraction, zone = found.groups()
-    hours, minutes = (0, 0) if zone == "Z" else (int(zone[:3]), int(zone[0] + (zone[3:].strip(":") or "0")))
-    offset = datetime.timezone(datetime.timedelta(hours=hours, minutes=minutes))
-    microseconds = int((fraction or "").ljust(6, "0")[:6])
-    return datetime.datetime(*(int(part or 0) for part in parts), microseconds, offset)
-
-
-def tree(text):
-    """A JSON text by value: numbers exact, the order of keys forgotten."""
-    return json.loads(text, parse_int=Decimal, parse_float=Decimal)
-
-
-def same(type, expected, actual):
-    if actual is None:
-        return expected is None
-    if type == "boolean" or isinstance(expected, bool):
-        return str(actual).lower() in (("true", "t", "1") if expected else ("false", "f", "0", ""))
-    if type in ("integer", "bigint") or isinstance(expected, int):
-        return re.fullmatch(r"-?\d+", str(actual)) is not None and int(actual) == expected
-    if type == "jsonb" and expected is not None:
-        return isinstance(actual, str) and tree(actual) == tree(expected)
-    if type == "uuid":
-        return str(actual) == expected
-    return actual == expected
-
-
-def matches(type, expected, actual):
-    if not isinstance(expected, dict):
-        return same(type, expected, actual)
-    ((kind, wanted),) = expected.items()
-    if kind == "maybe":  # NULL where the server has no memory left to count with
-        return actual is None or same(type, wanted, actual)
-    if kind == "seconds":
-        left = (parse_time(actual) - now()).total_seconds()
-        return wanted[0] <= left <= wanted[1]
-    if kind == "time":
-        return parse_time(actual) == parse_time(wanted)
-    if kind == "not":
-        return actual != wanted
-    if kind == "match":
-        return re.search(wanted, actual) is not None
-    if wanted == "void":
-        return not actual
-    if wanted == "any":
-        return actual is not None
-    digit = "7" if wanted == "uuid7" else "[0-9]"
-    return re.fullmatch(rf"[0-9a-f]{{8}}-[0-9a-f]{{4}}-{digit}[0-9a-f]{{3}}-[0-9a-f]{{4}}-[0-9a-f]{{12}}", str(actual)) is not None
-
-
-def short(value):
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) < 300 else text[:300] + "…"
-
-
-def check(step, answer, names):
-    """Does the answer fit the step? Saves what the step wants to keep. Returns whether the driver itself refused."""
-    error = answer.get("error")
-    wanted = step.get("error")
-    if wanted:
-        refused = error == "client" and step.get("refusable", False)
-        if error != wanted and not refused:
-            raise Failure(f"expected {wanted}, got {short(answer)}")
-        return refused
-    if error:
-        raise Failure(f"{error}: {answer.get('message')}")
-    if "together" in step:
-        if len(answer["results"]) != len(step["together"]):
-            raise Failure(f"{len(answer['results'])} results of {len(step['together'])} statements")
-        for inner, result in zip(step["together"], answer["results"]):
-            check(inner, result, names)
-        return False
-    columns, rows = answer.get("columns", []), answer.get("rows", [])
-    types = dict(FUNCTIONS[step["call"]]["returns"]) if "call" in step else {}
-    if "columns" in step and columns != step["columns"]:
-        raise Failure(f"columns {columns}")
-    if "count" in step and len(rows) != step["count"]:
-        raise Failure(f"{len(rows)} rows, expected {step['count']}")
-    expected = step.get("rows")
-    if "value" in step:
-        expected = [{name: step["value"] for name in types}]
-    if expected is not None:
-        if len(rows) != len(expected):
-            raise Failure(f"{len(rows)} rows, expected {len(expected)}: {short(rows)}")
-        for want, row in zip(expected, rows):
-            pairs = want.items() if isinstance(want, dict) else zip(columns, want)
-            have = dict(zip(columns, row))
-            for column, value in pairs:
-                if not matches(types.get(column), value, have[column]):
-                    raise Failure(f"{column} is {short(have[column])}, expected {short(value)}")
-    for name, place in step.get("save", {}).items():
-        column, index = place if isinstance(place, list) else (place, 0)
-        at = columns.index(column)
-        names[name] = [row[at] for row in rows] if index == "*" else rows[index][at]
-    return False
-
-
 # -- running ---------------------------------------------------------------------------------
 
 
@@ -382,7 +269,7 @@ class Run:
                 raise Failure(f"it did not wait: {line[:300]!r}")
             return None
         if "join" in step:
-            return check({**late.pop(step["join"]), **step}, self.session(step["join"]).receive(), names)
+            return check({**late.pop(step["join"]), **step}, self.session(step["join"]).receive(), names, FUNCTIONS)
         session = self.session(step.get("session", "a"))
         request = self.dialect.request(step)
         started = time.monotonic()
@@ -394,7 +281,7 @@ class Run:
         took = time.monotonic() - started
         if "seconds" in step and self.elapse and not step["seconds"][0] <= took <= step["seconds"][1]:
             raise Failure(f"it took {took:.2f} s")
-        return check(step, answer, names)
+        return check(step, answer, names, FUNCTIONS)
 
     def probe(self):
         """{type: how it ends to pass a string where that type is due}: yes, a SQLSTATE, or that the driver refuses.
@@ -423,6 +310,20 @@ class Run:
             lost = [name for name, exact, n in zip(("fractions", "whole numbers", "`1e400`"), EXACT, kept) if n != exact]
             found["digits"] = "parsed; loses " + ", ".join(lost) if lost else "parsed, all digits"
         return found
+
+    def prepared_alternately(self, seconds=4):
+        """How it ends when transactions of one session, with prepared statements, go over several connections."""
+        session = self.session("a")
+        calls = [{"call": "claim", "with": {"owner": "probe", "topic": "probe"}}, {"call": "pause", "with": {"topic": "probe"}}]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for call in calls:
+                session.send(self.dialect.request(call))
+                answer = session.receive()
+                if "error" in answer:
+                    return answer["error"]
+            time.sleep(0.02)
+        return "works"
 
     def reset(self, forget=False):
         for session in self.sessions.values():

@@ -24,7 +24,7 @@ WAYS = {  # column: label of the mode
 class Outcome:
     drivers: list
     results: list
-    probes: dict  # driver: {type: how a string is taken}
+    probes: dict  # driver: what Run.probe() says, and what becomes of prepared statements in an old pooler
     holes: dict  # what could not be tried: why
     versions: dict
 
@@ -56,7 +56,7 @@ class Outcome:
         yield row
 
     def ways(self, notes):
-        yield ["driver", "version", *WAYS]
+        yield ["driver", "version", *WAYS, "pgbouncer before 1.21, prepared"]
         for driver in self.drivers:
             row = [f"{driver.language}: {driver.name}", self.versions.get(driver.name, "")]
             for way, label in WAYS.items():
@@ -67,16 +67,16 @@ class Outcome:
                     row.append(text if text == drivers.ALWAYS else f"– [{self.note(text, notes)}]")
                 else:
                     row.append(self.cell(mine, notes))
-            yield row
+            yield [*row, self.probes.get(driver.name, {}).get("old pooler", "")]
         for name, (language, why) in drivers.MISSING.items():
-            yield [f"{language}: {name}", f"– [{self.note(why, notes)}]", *("" for _ in WAYS)]
+            yield [f"{language}: {name}", f"– [{self.note(why, notes)}]", *("" for _ in WAYS), ""]
 
     def strings(self):
         types = ["uuid", "uuid[]", "jsonb", "timestamptz", "integer", "boolean"]
         yield ["driver", *types, "bigint comes as", "jsonb comes as"]
         for driver in self.drivers:
             found = self.probes.get(driver.name)
-            if found:
+            if found and "digits" in found:
                 yield [driver.name, *(found[type] for type in types), found["bigint"], found["digits"]]
 
     def markdown(self):

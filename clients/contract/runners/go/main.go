@@ -163,11 +163,14 @@ func parameters(given [][2]interface{}) ([]interface{}, error) {
 		case p[0] == "integer":
 			value = int32(value.(float64))
 		case p[0] == "uuid[]":
-			array := pgtype.UUIDArray{}
-			if err := array.Set(strings(value.([]interface{}))); err != nil {
-				return nil, err
+			value = strings(value.([]interface{}))
+			if m.Simple { // the simple protocol takes no slices
+				array := pgtype.UUIDArray{}
+				if err := array.Set(value); err != nil {
+					return nil, err
+				}
+				value = array
 			}
-			value = array
 		}
 		values[i] = value
 	}
