@@ -126,15 +126,15 @@ fn notify_database(database: pg_sys::Datum) {
         if !settings::notify() || background::database_is_wanted() {
             return;
         }
-        let news = notifier.take();
+        let notifications = notifier.take();
         let now = server::clock();
         // After a clock was set back, it is told again what becomes due again.
         (told, heard) = (told.min(now), heard.min(now));
-        next = next.into_iter().chain(news.alarm().map(Time)).min();
+        next = next.into_iter().chain(notifications.alarm().map(Time)).min();
         let is_due = next.is_some_and(|next| next <= now);
-        if is_due || !news.is_empty() {
+        if is_due || !notifications.is_empty() {
             let round = || match catalog::installed_version() {
-                Some(_) => queue::notify::notify(&notifier, &news, told, now).map(Some),
+                Some(_) => queue::notify::notify(&notifier, &notifications, told, now).map(Some),
                 None => Ok(None),
             };
             match background::transaction(c"outbox notify", round) {

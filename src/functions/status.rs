@@ -5,7 +5,7 @@ use crate::pg::datum::{Text, Time};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::pg::{background, catalog, server, shape};
-use crate::queue::counts::{Survey, Tables};
+use crate::queue::counts::{Tables, TopicCounts};
 use crate::queue::key::Keys;
 use crate::queue::result::{Caller, Status, StatusRows};
 use crate::settings;
@@ -109,11 +109,11 @@ fn launcher() -> Option<i32> {
 fn oldest_ready() -> Result<Option<(Time, Text<'static>)>, Error> {
     let tables = Tables::open()?;
     let snapshot = Latest::push();
-    let mut survey = Survey::begin(&tables, &snapshot, server::clock(), settings::max_attempts)?;
+    let mut counts = TopicCounts::begin(&tables, &snapshot, server::clock(), settings::max_attempts)?;
     let mut oldest = None;
-    for topic in survey.topics()? {
+    for topic in counts.topics()? {
         server::check_for_interrupts();
-        if let Some(due) = survey.oldest(topic)?
+        if let Some(due) = counts.oldest(topic)?
             && oldest.is_none_or(|(other, _)| due < other)
         {
             oldest = Some((due, topic));

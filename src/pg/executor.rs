@@ -6,8 +6,8 @@
 
 use crate::error::{Difference, Error};
 use crate::pg::catalog;
-use crate::pg::indexes::Upkeep;
-use crate::pg::row::{Shelf, Unique, Write};
+use crate::pg::indexes::IndexMaintenance;
+use crate::pg::row::{RowKind, Unique, Write};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Outcome, RowId, Table, Wait};
 use crate::pg::version::{self, IndexUpdate};
@@ -18,7 +18,7 @@ use std::ptr::null_mut;
 /// A statement, from the triggers before it to those after it.
 struct Statement<'t, R> {
     table: &'t Table<R>,
-    upkeep: &'t Upkeep,
+    maintenance: &'t IndexMaintenance,
     command: CmdType::Type,
     /// What triggers see of all its rows.
     capture: *mut pg_sys::TransitionCaptureState,
@@ -27,10 +27,10 @@ struct Statement<'t, R> {
 }
 
 impl<R: Write> Table<R> {
-    /// For rows of any shelf, with triggers.
-    fn upkeep_for_triggers(&self) -> &Upkeep {
-        self.upkeep[Shelf::COUNT].get_or_init(|| {
-            self.allocating(|| Upkeep::open_for_triggers(self.relation, R::UPDATED, self.arbiter))
+    /// For rows of any kind, with triggers.
+    fn maintenance_for_triggers(&self) -> &IndexMaintenance {
+        self.maintenance[RowKind::COUNT].get_or_init(|| {
+            self.allocating(|| IndexMaintenance::open_for_triggers(self.relation, R::UPDATED, self.arbiter))
         })
     }
 
@@ -53,7 +53,7 @@ impl<R: Write> Table<R> {
                 statement.before_insert();
                 let command = pg_sys::GetCurrentCommandId(true);
                 pg_sys::table_tuple_insert(self.relation, self.slot, command, 0, null_mut());
-                let again = statement.upkeep.enter_for_triggers(self.slot, &IndexUpdate::All, false);
+                let again = statement.maintenance.enter_for_triggers(self.slot, &IndexUpdate::All, false);
                 statement.after_insert(again);
             }
             statement.end();
@@ -61,10 +61,10 @@ impl<R: Write> Table<R> {
     }
 
     pub fn update_as_executor(&self, row: RowId, new: &R::Row<'_>, snapshot: &Latest, wait: Wait) -> Outcome {
-        let upkeep = self.upkeep_for_triggers();
+        let maintenance = self.maintenance_for_triggers();
         // SAFETY: the row was found by a scan of this table, and is ours once locked; the slot has its shape.
         unsafe {
-            let mode = pg_sys::ExecUpdateLockMode(upkeep.estate, upkeep.info);
+            let mode = pg_sys::ExecUpdateLockMode(maintenance.estate, maintenance.info);
             if let lost @ Outcome::Lost(_) = self.lock_for(row, mode, snapshot, wait) {
                 return lost;
             }
@@ -72,7 +72,7 @@ impl<R: Write> Table<R> {
             let mut tid = row.0;
             self.fill(self.slot, new);
             statement.before_update(&mut tid);
-            let command = (*upkeep.estate).es_output_cid;
+            let command = (*maintenance.estate).es_output_cid;
             let (result, _, indexes) = version::table_tuple_update(
                 self.relation,
                 &mut tid,
@@ -84,9 +84,9 @@ impl<R: Write> Table<R> {
             self.must_be_ours(result);
             let mut again = null_mut();
             if !matches!(indexes, IndexUpdate::None) {
-                again = upkeep.enter_for_triggers(self.slot, &indexes, true);
+                again = maintenance.enter_for_triggers(self.slot, &indexes, true);
             }
-            let (estate, info) = (upkeep.estate, upkeep.info);
+            let (estate, info) = (maintenance.estate, maintenance.info);
             version::after_update(estate, info, &mut tid, self.slot, again, statement.capture);
             statement.end();
         }
@@ -103,7 +103,7 @@ impl<R: Write> Table<R> {
             let statement = Statement::begin(self, CmdType::CMD_DELETE, snapshot.as_ptr());
             let mut tid = row.0;
             statement.before_delete(&mut tid);
-            let (estate, info) = (statement.upkeep.estate, statement.upkeep.info);
+            let (estate, info) = (statement.maintenance.estate, statement.maintenance.info);
             let mut failure = pg_sys::TM_FailureData::default();
             let result = pg_sys::table_tuple_delete(
                 self.relation,
@@ -154,7 +154,7 @@ impl<R: Unique> Table<R> {
             let statement = Statement::begin(self, CmdType::CMD_INSERT, null_mut());
             self.fill(self.slot, row);
             statement.before_insert();
-            let (stored, again) = statement.upkeep.store_if_new(self.relation, self.slot);
+            let (stored, again) = statement.maintenance.store_if_new(self.relation, self.slot);
             if stored {
                 statement.after_insert(again);
             }
@@ -168,8 +168,8 @@ impl<'t, R: Write> Statement<'t, R> {
     /// # Safety
     /// The snapshot, null for inserts, outlives the statement. The caller ends it.
     unsafe fn begin(table: &'t Table<R>, command: CmdType::Type, snapshot: pg_sys::Snapshot) -> Self {
-        let upkeep = table.upkeep_for_triggers();
-        let (estate, info) = (upkeep.estate, upkeep.info);
+        let maintenance = table.maintenance_for_triggers();
+        let (estate, info) = (maintenance.estate, maintenance.info);
         // SAFETY: state and relation are open. What triggers prepare must last as long as the state.
         unsafe {
             let context = pg_sys::MemoryContextSwitchTo((*estate).es_query_cxt);
@@ -183,14 +183,14 @@ impl<'t, R: Write> Statement<'t, R> {
                 CmdType::CMD_UPDATE => pg_sys::ExecBSUpdateTriggers(estate, info),
                 _ => pg_sys::ExecBSDeleteTriggers(estate, info),
             }
-            Statement { table, upkeep, command, capture, context }
+            Statement { table, maintenance, command, capture, context }
         }
     }
 
     /// # Safety
     /// The table's slot holds the row.
     unsafe fn before_insert(&self) {
-        let (estate, info) = (self.upkeep.estate, self.upkeep.info);
+        let (estate, info) = (self.maintenance.estate, self.maintenance.info);
         // SAFETY: passed on to the caller.
         unsafe {
             if self.has(|triggers| triggers.trig_insert_before_row) {
@@ -203,7 +203,7 @@ impl<'t, R: Write> Statement<'t, R> {
     /// # Safety
     /// The table's slot holds the new row, and this transaction has locked the old one, at `tid`.
     unsafe fn before_update(&self, tid: &mut pg_sys::ItemPointerData) {
-        let (estate, info) = (self.upkeep.estate, self.upkeep.info);
+        let (estate, info) = (self.maintenance.estate, self.maintenance.info);
         let mut epq = pg_sys::EPQState::default();
         // SAFETY: passed on to the caller.
         unsafe {
@@ -217,7 +217,7 @@ impl<'t, R: Write> Statement<'t, R> {
     /// # Safety
     /// This transaction has locked the row at `tid`.
     unsafe fn before_delete(&self, tid: &mut pg_sys::ItemPointerData) {
-        let (estate, info) = (self.upkeep.estate, self.upkeep.info);
+        let (estate, info) = (self.maintenance.estate, self.maintenance.info);
         let mut epq = pg_sys::EPQState::default();
         // SAFETY: passed on to the caller.
         unsafe {
@@ -234,16 +234,16 @@ impl<'t, R: Write> Statement<'t, R> {
     unsafe fn after_insert(&self, again: *mut pg_sys::List) {
         // SAFETY: passed on to the caller; nothing of the row is used any more.
         unsafe {
-            let (estate, info) = (self.upkeep.estate, self.upkeep.info);
+            let (estate, info) = (self.maintenance.estate, self.maintenance.info);
             pg_sys::ExecARInsertTriggers(estate, info, self.table.slot, again, self.capture);
-            self.upkeep.forget_row();
+            self.maintenance.forget_row();
         }
     }
 
     /// # Safety
     /// All rows are written.
     unsafe fn end(self) {
-        let (estate, info) = (self.upkeep.estate, self.upkeep.info);
+        let (estate, info) = (self.maintenance.estate, self.maintenance.info);
         // SAFETY: passed on to the caller.
         unsafe {
             match self.command {
@@ -253,13 +253,13 @@ impl<'t, R: Write> Statement<'t, R> {
             }
             pg_sys::AfterTriggerEndQuery(estate);
             pg_sys::MemoryContextSwitchTo(self.context);
-            self.upkeep.forget_row();
+            self.maintenance.forget_row();
         }
     }
 
     fn has(&self, kind: impl Fn(&pg_sys::TriggerDesc) -> bool) -> bool {
         // SAFETY: null, or a description as long-lived as the state.
-        unsafe { (*self.upkeep.info).ri_TrigDesc.as_ref() }.is_some_and(kind)
+        unsafe { (*self.maintenance.info).ri_TrigDesc.as_ref() }.is_some_and(kind)
     }
 
     /// Calls triggers on the row in the table's slot, and sees to it that they leave it whole.
@@ -293,7 +293,7 @@ impl<'t, R: Write> Statement<'t, R> {
     /// # Safety
     /// The table's slot holds the row.
     unsafe fn check_constraints(&self) {
-        let (estate, info, slot) = (self.upkeep.estate, self.upkeep.info, self.table.slot);
+        let (estate, info, slot) = (self.maintenance.estate, self.maintenance.info, self.table.slot);
         // SAFETY: passed on to the caller; every table has a NOT NULL at least.
         unsafe {
             pg_sys::ExecConstraints(info, slot, estate);

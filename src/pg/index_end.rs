@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::row::Record;
+use crate::pg::row::TableShape;
 use crate::pg::snapshot::Dirty;
 use crate::pg::table::{Access, Table};
 use crate::pg::version;
@@ -10,7 +10,7 @@ use pgrx::pg_sys;
 
 /// Shows the first two columns of an index's entries, numbers, from the end, while `visit` says so. Rows are not looked at, so
 /// what is gone is shown too, and nothing is walked over.
-pub fn from_end<R: Record>(index: Object, mut visit: impl FnMut(i64, i64) -> bool) -> Result<(), Error> {
+pub fn from_end<R: TableShape>(index: Object, mut visit: impl FnMut(i64, i64) -> bool) -> Result<(), Error> {
     let index = catalog::oid(index)?;
     let table = Table::<R>::open(Access::Read)?;
     let snapshot = Dirty::new();

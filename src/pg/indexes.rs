@@ -4,13 +4,13 @@
 //! are not even opened, and the predicate of the others is not evaluated: together a sixth of an append.
 
 use crate::pg::catalog::Catalog;
-use crate::pg::row::{Partial, Shelf};
+use crate::pg::row::{Partial, RowKind};
 use crate::pg::version::{self, IndexUpdate};
 use pgrx::pg_sys;
 use std::cell::Cell;
 
-/// The indexes that rows of one shelf go into, open, and the executor's state for entering rows.
-pub struct Upkeep {
+/// The indexes that rows of one kind go into, open, and the executor's state for entering rows.
+pub struct IndexMaintenance {
     pub estate: *mut pg_sys::EState,
     /// False if the state is the session's.
     owns_estate: bool,
@@ -34,16 +34,16 @@ fn session_estate() -> *mut pg_sys::EState {
     ESTATE.get()
 }
 
-impl Upkeep {
-    /// Opens the indexes of `relation` for rows of `shelf`; `arbiter` is for speculative insertion.
+impl IndexMaintenance {
+    /// Opens the indexes of `relation` for rows of `kind`; `arbiter` is for speculative insertion.
     pub fn open(
         relation: pg_sys::Relation,
         catalog: &Catalog,
         partial: &[Partial],
-        shelf: Option<Shelf>,
+        kind: Option<RowKind>,
         arbiter: Option<pg_sys::Oid>,
     ) -> Self {
-        let holds = |index: &Partial| shelf.is_some_and(|shelf| index.shelves & shelf.bit() != 0);
+        let holds = |index: &Partial| kind.is_some_and(|kind| index.kinds & kind.bit() != 0);
         let known: Vec<_> = partial.iter().map(|index| (catalog.oid(index.index), holds(index))).collect();
         // SAFETY: executor state and open indexes are released on drop, or by the abort.
         unsafe {
@@ -52,7 +52,7 @@ impl Upkeep {
             pg_sys::InitResultRelInfo(info, relation, 0, std::ptr::null_mut(), 0);
             let owns_estate = open_indexes(info, &known);
             let estate = if owns_estate { pg_sys::CreateExecutorState() } else { session_estate() };
-            Upkeep { estate, owns_estate, info, arbiters: arbiters(info, arbiter) }
+            IndexMaintenance { estate, owns_estate, info, arbiters: arbiters(info, arbiter) }
         }
     }
 
@@ -82,7 +82,7 @@ impl Upkeep {
                 pg_sys::lappend((*estate).es_opened_result_relations, info.cast());
             let arbiters = arbiters(info, arbiter);
             pg_sys::MemoryContextSwitchTo(context);
-            Upkeep { estate, owns_estate: true, info, arbiters }
+            IndexMaintenance { estate, owns_estate: true, info, arbiters }
         }
     }
 
@@ -98,10 +98,10 @@ impl Upkeep {
         }
     }
 
-    /// As [`Upkeep::enter`]; returns the indexes that a trigger must look at again.
+    /// As [`IndexMaintenance::enter`]; returns the indexes that a trigger must look at again.
     ///
     /// # Safety
-    /// As [`Upkeep::enter`]; the caller forgets the row.
+    /// As [`IndexMaintenance::enter`]; the caller forgets the row.
     pub unsafe fn enter_for_triggers(
         &self,
         slot: *mut pg_sys::TupleTableSlot,
@@ -160,7 +160,7 @@ impl Upkeep {
     }
 }
 
-impl Drop for Upkeep {
+impl Drop for IndexMaintenance {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             // SAFETY: everything was opened by us and is used by nobody else.

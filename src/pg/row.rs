@@ -7,9 +7,9 @@ use std::marker::PhantomData;
 
 /// Rows that are in the same partial indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shelf(pub u8);
+pub struct RowKind(pub u8);
 
-impl Shelf {
+impl RowKind {
     /// How many a table may have.
     pub const COUNT: usize = 8;
 
@@ -18,25 +18,25 @@ impl Shelf {
     }
 }
 
-/// A partial index, and the shelves whose rows it holds, a bit each.
+/// A partial index, and the kinds whose rows it holds, a bit each.
 pub struct Partial {
     pub index: Object,
-    pub shelves: u8,
+    pub kinds: u8,
 }
 
 /// A table and the shape of its rows.
-pub trait Record {
+pub trait TableShape {
     const TABLE: Object;
     type Row<'a>;
 }
 
 /// A table that is read by index.
-pub trait Read: Record {
+pub trait Read: TableShape {
     fn read<'a>(fields: &Fields<'a>) -> Self::Row<'a>;
 }
 
 /// A table that is written.
-pub trait Write: Record {
+pub trait Write: TableShape {
     /// The columns, from 0, that a trigger may change: nothing that is decided here depends on them.
     const FREE: &'static [usize] = &[];
     /// Rows are updated, in all columns but the first.
@@ -44,7 +44,7 @@ pub trait Write: Record {
     /// The partial indexes, and which rows they hold.
     const PARTIAL: &'static [Partial] = &[];
     /// What decides which of them a row is in.
-    fn shelf(_: &Self::Row<'_>) -> Option<Shelf> {
+    fn kind(_: &Self::Row<'_>) -> Option<RowKind> {
         None
     }
     fn write(row: &Self::Row<'_>, fields: &mut FieldsMut<'_>);

@@ -1,11 +1,11 @@
 //! Locking rows, and who has locked them.
 
-use crate::pg::row::Record;
+use crate::pg::row::TableShape;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, RowId, Table, Wait, Xid, is_own, outcome};
 use pgrx::pg_sys;
 
-impl<R: Record> Table<R> {
+impl<R: TableShape> Table<R> {
     /// Locks a row found by a scan, as it is, until the transaction ends.
     pub fn lock(&self, row: RowId, against: Against, snapshot: &Latest, wait: Wait) -> Outcome {
         let mode = match against {

@@ -9,8 +9,8 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Catalog};
-use crate::pg::indexes::Upkeep;
-use crate::pg::row::{FieldsMut, Record, Shelf, Unique, Write};
+use crate::pg::indexes::IndexMaintenance;
+use crate::pg::row::{FieldsMut, RowKind, TableShape, Unique, Write};
 use crate::pg::shape;
 use crate::pg::snapshot::Latest;
 pub use crate::pg::usage::{Access, Against, Outcome, RowId, Wait, Xid};
@@ -39,12 +39,12 @@ pub struct Table<R> {
     pub slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.
     fields: RefCell<(Vec<pg_sys::Datum>, Vec<bool>)>,
-    /// By shelf, and one for tables without.
-    pub upkeep: [OnceCell<Upkeep>; Shelf::COUNT + 1],
-    record: PhantomData<R>,
+    /// By kind, and one for tables without.
+    pub maintenance: [OnceCell<IndexMaintenance>; RowKind::COUNT + 1],
+    rows: PhantomData<R>,
 }
 
-impl<R: Record> Table<R> {
+impl<R: TableShape> Table<R> {
     /// Opens the table and locks it as SELECT or INSERT would.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl<R: Record> Table<R> {
         let (relation, changed, catalog) = loop {
             let catalog = catalog::catalog()?;
             let (oid, first) = (catalog.oid(R::TABLE), catalog.first());
-            // SAFETY: locks and opens a relation. With the lock comes the news of what it was waiting for.
+            // SAFETY: locks and opens a relation. With the lock comes what has changed during the wait.
             unsafe {
                 if oid != first {
                     pg_sys::LockRelationOid(first, pg_sys::AccessShareLock as i32);
@@ -89,8 +89,8 @@ impl<R: Record> Table<R> {
             context: unsafe { pg_sys::CurrentMemoryContext },
             slot,
             fields: RefCell::new((vec![pg_sys::Datum::null(); width], vec![true; width])),
-            upkeep: [const { OnceCell::new() }; Shelf::COUNT + 1],
-            record: PhantomData,
+            maintenance: [const { OnceCell::new() }; RowKind::COUNT + 1],
+            rows: PhantomData,
         })
     }
 
@@ -136,9 +136,11 @@ impl<R: Record> Table<R> {
 }
 
 impl<R: Write> Table<R> {
-    fn upkeep(&self, shelf: Option<Shelf>) -> &Upkeep {
-        self.upkeep[shelf.map_or(Shelf::COUNT, |shelf| shelf.0.into())].get_or_init(|| {
-            self.allocating(|| Upkeep::open(self.relation, &self.catalog, R::PARTIAL, shelf, self.arbiter))
+    fn maintenance(&self, kind: Option<RowKind>) -> &IndexMaintenance {
+        self.maintenance[kind.map_or(RowKind::COUNT, |kind| kind.0.into())].get_or_init(|| {
+            self.allocating(|| {
+                IndexMaintenance::open(self.relation, &self.catalog, R::PARTIAL, kind, self.arbiter)
+            })
         })
     }
 
@@ -157,7 +159,7 @@ impl<R: Write> Table<R> {
                 0,
                 std::ptr::null_mut(),
             );
-            self.upkeep(R::shelf(row)).enter(self.slot, &IndexUpdate::All, false);
+            self.maintenance(R::kind(row)).enter(self.slot, &IndexUpdate::All, false);
         }
     }
 
@@ -194,7 +196,7 @@ impl<R: Write> Table<R> {
                 );
                 pg_sys::FreeBulkInsertState(bulk);
                 for (slot, row) in slots.into_iter().zip(rows) {
-                    self.upkeep(R::shelf(row)).enter(slot, &IndexUpdate::All, false);
+                    self.maintenance(R::kind(row)).enter(slot, &IndexUpdate::All, false);
                     pg_sys::ExecDropSingleTupleTableSlot(slot);
                 }
             }
@@ -235,7 +237,7 @@ impl<R: Write> Table<R> {
                 wait == Wait::Yes,
             );
             if result == pg_sys::TM_Result::TM_Ok && !matches!(indexes, IndexUpdate::None) {
-                self.upkeep(R::shelf(new)).enter(self.slot, &indexes, true);
+                self.maintenance(R::kind(new)).enter(self.slot, &indexes, true);
             }
             outcome(result, &failure)
         }
@@ -273,7 +275,7 @@ impl<R: Write> Table<R> {
         let mut fields = self.fields.borrow_mut();
         let (values, nulls) = &mut *fields;
         R::write(row, &mut FieldsMut { values, nulls, place: 0 });
-        // SAFETY: the record writes the table's columns in order, others are null; the slot frees the tuple.
+        // SAFETY: R writes the table's columns in order, others are null; the slot frees the tuple.
         unsafe {
             let shape = (*self.relation).rd_att;
             let form = || pg_sys::heap_form_tuple(shape, values.as_mut_ptr(), nulls.as_mut_ptr());
@@ -300,12 +302,12 @@ impl<R: Unique> Table<R> {
         if self.changed {
             return self.insert_new_as_executor(row);
         }
-        let upkeep = self.upkeep(R::shelf(row));
+        let maintenance = self.maintenance(R::kind(row));
         // SAFETY: the slot has this table's shape, and the indexes are open with the arbiter.
         unsafe {
             self.fill(self.slot, row);
-            let (stored, _) = upkeep.store_if_new(self.relation, self.slot);
-            upkeep.forget_row();
+            let (stored, _) = maintenance.store_if_new(self.relation, self.slot);
+            maintenance.forget_row();
             stored
         }
     }

@@ -83,7 +83,7 @@ impl<'t, R: Read> AllVersions<'t, R> {
 
 /// Rows as they are at this moment. One that somebody is changing comes once as it was and once as it will be; one that
 /// changes while the scan passes may not come at all.
-pub struct Now<'t, R> {
+pub struct DirtyScan<'t, R> {
     pub scan: Scan<'t, R>,
     snapshot: Dirty,
 }
@@ -105,12 +105,12 @@ impl<R: Read> Version<'_, R> {
     }
 }
 
-impl<'t, R: Read> Now<'t, R> {
+impl<'t, R: Read> DirtyScan<'t, R> {
     pub fn open(table: &'t Table<R>, index: Object, keys: usize) -> Result<Self, Error> {
         let snapshot = Dirty::new();
         // SAFETY: the snapshot is dropped after the scan.
         let scan = unsafe { Scan::open_with(table, index, snapshot.as_ptr(), keys)? };
-        Ok(Now { scan, snapshot })
+        Ok(DirtyScan { scan, snapshot })
     }
 
     /// The version that the scan is at.

@@ -25,7 +25,7 @@ use crate::queue::verdict::{Meeting, Met};
 use crate::rules::floor::Cost;
 use crate::rules::token;
 use crate::shmem;
-use crate::shmem::floor::Looking;
+use crate::shmem::floor::ScanStart;
 use crate::shmem::in_order::InOrder;
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::envelope::Envelopes;
@@ -140,8 +140,8 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
     }
 
     /// Leases what there is, oldest first.
-    pub fn fill(mut self, waiting: &Looking, ready: &Looking) -> Result<Filled, Error> {
-        let (topic, start) = (self.wanted.topic, Time(waiting.start()));
+    pub fn fill(mut self, waiting: &ScanStart, ready: &ScanStart) -> Result<Filled, Error> {
+        let (topic, start) = (self.wanted.topic, Time(waiting.at()));
         let mut due = Some(Scan::due(self.deliveries, self.snapshot, topic, start, self.now)?);
         let mut walk = Walk::begin(waiting);
         self.find_due(&mut due, &walk)?;
@@ -169,7 +169,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
     }
 
     /// Now and then: parked messages that nothing stands before, whatever has gone wrong.
-    fn find_orphans(&mut self, ready: &Looking) -> Result<(), Error> {
+    fn find_orphans(&mut self, ready: &ScanStart) -> Result<(), Error> {
         let Some((at, most)) = ready.heads else { return Ok(()) };
         let (topic, candidates) = (self.wanted.topic, &mut self.candidates);
         let (next, micros) = self.keys.find_orphans(at, most, &mut self.rules, |id, row| {
@@ -203,9 +203,9 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
 
     /// Leases what is ready and the candidates, merged in arrival order. Returns the first number that must stay
     /// reachable, or None if the end was reached and nothing left.
-    fn fill_in_order(&mut self, ready: &Looking) -> Result<Option<i64>, Error> {
+    fn fill_in_order(&mut self, ready: &ScanStart) -> Result<Option<i64>, Error> {
         let mut reach: Option<i64> = None;
-        let mut scan = InOrder::open(self.deliveries, self.snapshot, self.wanted.topic, ready.start())?;
+        let mut scan = InOrder::open(self.deliveries, self.snapshot, self.wanted.topic, ready.at())?;
         let mut walk = Walk::begin(ready);
         scan.begin()?;
         while self.left() > 0 {
@@ -242,7 +242,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
     }
 
     /// Leases candidates that arrived before number `before`.
-    fn fill_from_candidates(&mut self, before: i64, ready: &Looking) -> Result<(), Error> {
+    fn fill_from_candidates(&mut self, before: i64, ready: &ScanStart) -> Result<(), Error> {
         if self.candidates.is_empty() {
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
     /// Somebody else has the message: what comes after it of its key must wait.
     pub fn lose(&mut self, met: &Meeting<'_>) -> Result<(), Error> {
         let Some(keyed) = met.row.keyed() else { return Ok(()) };
-        self.keys.lost(&met.row, keyed, &met.topic, met.looking)
+        self.keys.lost(&met.row, keyed, &met.topic, met.scan_start)
     }
 
     pub fn park(&mut self, met: &Meeting<'_>) -> Result<Met, Error> {
@@ -347,24 +347,24 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
 /// What it costs to walk from below the floor to the first message of use: one that is leased. What an open
 /// transaction holds is of none; it may stay there for long.
 struct Walk<'l> {
-    looking: Option<&'l Looking>,
+    scan_start: Option<&'l ScanStart>,
     meter: Meter,
 }
 
 impl<'l> Walk<'l> {
-    fn begin(looking: &'l Looking) -> Walk<'l> {
-        Walk { looking: looking.is_sweep().then_some(looking), meter: Meter::start() }
+    fn begin(scan_start: &'l ScanStart) -> Walk<'l> {
+        Walk { scan_start: scan_start.is_sweep().then_some(scan_start), meter: Meter::start() }
     }
 
     /// Until now, while that is of interest.
     fn cost(&self) -> Option<Cost> {
-        self.looking.map(|_| self.meter.read())
+        self.scan_start.map(|_| self.meter.read())
     }
 
     /// The first message of use was met at this cost; none: only now.
     fn end_at(&mut self, cost: Option<Cost>) {
-        if let Some(looking) = self.looking.take() {
-            looking.walked(cost.unwrap_or_else(|| self.meter.read()));
+        if let Some(scan_start) = self.scan_start.take() {
+            scan_start.walked(cost.unwrap_or_else(|| self.meter.read()));
         }
     }
 }

@@ -42,7 +42,7 @@ const END: i64 = i64::MAX;
 
 /// What a topic has that is not delivered.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stock {
+pub struct StateCounts {
     pub ready: i64,
     pub leased: i64,
     pub waiting: i64,
@@ -69,7 +69,7 @@ impl Tables {
 }
 
 /// Looks at the topics of one moment.
-pub struct Survey<'t> {
+pub struct TopicCounts<'t> {
     ready: Range<'t>,
     waiting: Range<'t>,
     parked: Range<'t>,
@@ -85,7 +85,7 @@ pub struct Survey<'t> {
     survivors: Vec<Delivery<'static>>,
 }
 
-impl<'t> Survey<'t> {
+impl<'t> TopicCounts<'t> {
     /// `max_attempts` is the rule for a topic.
     pub fn begin(
         tables: &'t Tables,
@@ -98,7 +98,7 @@ impl<'t> Survey<'t> {
         for (_, id) in low_water.ready_survivors(&tables.deliveries, snapshot, None, 0)? {
             survivors.extend(rows.find(id).map(|found| found.row.counted()));
         }
-        Ok(Survey {
+        Ok(TopicCounts {
             ready: Range::open(&tables.deliveries, snapshot, Index::Ready)?,
             waiting: Range::open(&tables.deliveries, snapshot, Index::Waiting)?,
             parked: Range::open(&tables.deliveries, snapshot, Index::Parked)?,
@@ -129,19 +129,19 @@ impl<'t> Survey<'t> {
     }
 
     /// What they have.
-    pub fn stocks(&mut self) -> Result<Vec<(Text<'static>, Stock)>, Error> {
-        let (mut stocks, mut ahead) = (Vec::new(), Vec::new());
+    pub fn by_state(&mut self) -> Result<Vec<(Text<'static>, StateCounts)>, Error> {
+        let (mut by_state, mut ahead) = (Vec::new(), Vec::new());
         for topic in self.topics()? {
             crate::pg::server::check_for_interrupts();
-            let place = stocks.len();
+            let place = by_state.len();
             let mut seen = self.near(topic, |rest| ahead.push(Ahead { place, rest }))?;
-            seen.stock.oldest = self.oldest_of(&seen);
-            stocks.push((topic, seen.stock));
+            seen.states.oldest = self.oldest_of(&seen);
+            by_state.push((topic, seen.states));
         }
         for index in [Index::Ready, Index::Waiting, Index::Parked, Index::Dead] {
             let mut spans: HashMap<Vec<u8>, Vec<Span>> = HashMap::new();
             for Ahead { place, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
-                let topic = stocks[*place].0.bytes().to_vec();
+                let topic = by_state[*place].0.bytes().to_vec();
                 let span = Span { from: rest.from, to: rest.to, entries: 0 };
                 spans.entry(topic).or_default().push(span);
             }
@@ -150,15 +150,15 @@ impl<'t> Survey<'t> {
             }
             btree::count(index.object(), &mut spans)?;
             for Ahead { place, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
-                let (topic, stock) = &mut stocks[*place];
+                let (topic, states) = &mut by_state[*place];
                 let counted = spans[topic.bytes()].iter().find(|span| span.from == rest.from);
                 let entries = counted.map_or(0, |span| span.entries) - rest.walked;
                 if entries > 0 {
-                    *stock.of(rest.state) += self.of_state(*topic, rest, entries)?;
+                    *states.of(rest.state) += self.of_state(*topic, rest, entries)?;
                 }
             }
         }
-        Ok(stocks)
+        Ok(by_state)
     }
 
     /// Walks over what is near, and says what has to be counted further on.
@@ -259,7 +259,7 @@ impl<'t> Survey<'t> {
             (Index::Parked, END, first, END),
             (Index::Waiting, due_mark, passed.due.max(due_mark), self.now.0),
         ] {
-            let before = seen.stock.ready;
+            let before = seen.states.ready;
             let range = self.range(index);
             if begin < from {
                 range.walk(topic, (begin, from - 1), Direction::Backward, behind, |row| {
@@ -267,12 +267,12 @@ impl<'t> Survey<'t> {
                     ControlFlow::Continue(())
                 });
             }
-            if seen.stock.ready > before {
+            if seen.states.ready > before {
                 continue; // older than all ahead
             }
             range.walk(topic, (from, to), Direction::Forward, ahead, |row| {
                 seen.count(&row.read());
-                if seen.stock.ready > before { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if seen.states.ready > before { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
         }
         Ok(self.oldest_of(&seen))
@@ -304,7 +304,7 @@ struct Ahead {
     rest: Rest,
 }
 
-impl Stock {
+impl StateCounts {
     fn of(&mut self, state: State) -> &mut i64 {
         match state {
             State::Ready => &mut self.ready,
@@ -319,7 +319,7 @@ impl Stock {
 struct Seen {
     now: Time,
     max_attempts: i16,
-    stock: Stock,
+    states: StateCounts,
     /// The first ready message in arrival order, and when it was due if it had to wait.
     first: Option<(i64, Option<Time>)>,
     /// Of waiting messages that are due.
@@ -328,12 +328,12 @@ struct Seen {
 
 impl Seen {
     fn new(now: Time, max_attempts: i16) -> Seen {
-        Seen { now, max_attempts, stock: Stock::default(), first: None, longest_due: None }
+        Seen { now, max_attempts, states: StateCounts::default(), first: None, longest_due: None }
     }
 
     fn count(&mut self, row: &Delivery<'_>) {
         let state = row.state(self.now, self.max_attempts);
-        *self.stock.of(state) += 1;
+        *self.states.of(state) += 1;
         if state != State::Ready {
             return;
         }

@@ -29,12 +29,11 @@ use crate::pg::fetch::ById;
 use crate::pg::server::{self, Meter};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Outcome, RowId, Table, Wait};
-use crate::shmem;
-use crate::shmem::floor::Looking;
+use crate::shmem::floor::ScanStart;
 use crate::shmem::low_water::Known;
-use crate::shmem::pending;
+use crate::shmem::{self, pending};
 use crate::tables::delivery::{Deliveries, Delivery, Place};
-use crate::tables::key::{Hashes, Keyed, OfKey, Outlook, Part};
+use crate::tables::key::{Fate, Hashes, KeyMessages, Keyed, Part};
 use crate::tables::topic::{TopicRow, TopicRules};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -132,9 +131,9 @@ pub struct Keys<'s> {
 
 /// Open once a keyed message is met: others shall not pay.
 struct Scans<'s> {
-    ready: OfKey<'s>,
+    ready: KeyMessages<'s>,
     /// None: no message waits or is parked, of whatever key.
-    later: Option<OfKey<'s>>,
+    later: Option<KeyMessages<'s>>,
 }
 
 impl<'s> Keys<'s> {
@@ -176,7 +175,7 @@ impl<'s> Keys<'s> {
         row: &Delivery<'_>,
         keyed: Keyed<'_>,
         topic: &TopicRow,
-        looking: &Looking,
+        scan_start: &ScanStart,
     ) -> Result<Turn, Error> {
         let name = keyed.bytes();
         let mut free = match self.known.remove(&name) {
@@ -200,7 +199,7 @@ impl<'s> Keys<'s> {
             blocker = older.next().map(|older| older.row.seq);
         }
         if blocker.is_none() && topic.blocks_when_dead() {
-            let mut dead = OfKey::open(self.deliveries, Part::Dead, self.snapshot)?;
+            let mut dead = KeyMessages::open(self.deliveries, Part::Dead, self.snapshot)?;
             let mut older = dead.older(keyed, 0, row.seq);
             blocker = older.next().map(|older| older.row.seq).filter(|seq| *seq > to);
         }
@@ -209,7 +208,7 @@ impl<'s> Keys<'s> {
                 free.asked = row.seq;
                 (Standing::Free(free), Turn::Free)
             }
-            Some(by) => self.behind(by, topic, looking)?,
+            Some(by) => self.behind(by, topic, scan_start)?,
         };
         self.known.insert(name, standing);
         Ok(turn)
@@ -257,9 +256,9 @@ impl<'s> Keys<'s> {
         row: &Delivery<'_>,
         keyed: Keyed<'_>,
         topic: &TopicRow,
-        looking: &Looking,
+        scan_start: &ScanStart,
     ) -> Result<(), Error> {
-        let (standing, _) = self.behind(row.seq, topic, looking)?;
+        let (standing, _) = self.behind(row.seq, topic, scan_start)?;
         self.known.insert(keyed.bytes(), standing);
         Ok(())
     }
@@ -276,7 +275,7 @@ impl<'s> Keys<'s> {
     ) -> Result<(Option<i64>, i64), Error> {
         let meter = Meter::start();
         let mut hashes = Hashes::open(self.deliveries, self.snapshot)?;
-        let mut first = OfKey::open(self.deliveries, Part::Later, self.snapshot)?;
+        let mut first = KeyMessages::open(self.deliveries, Part::Later, self.snapshot)?;
         loop {
             server::check_for_interrupts();
             let Some(hash) = hashes.next_from(at) else { break };
@@ -302,7 +301,7 @@ impl<'s> Keys<'s> {
         if self.scans()?.ready.older(keyed, since, seq).next().is_some() {
             return Ok(false);
         }
-        let mut dead = OfKey::open(self.deliveries, Part::Dead, self.snapshot)?;
+        let mut dead = KeyMessages::open(self.deliveries, Part::Dead, self.snapshot)?;
         Ok(!dead_block || dead.older(keyed, 0, seq).next().is_none())
     }
 
@@ -339,7 +338,7 @@ impl<'s> Keys<'s> {
         self.parked.sort_by_key(|parked| parked.by);
         let mut unparked = Unparked::default();
         for behind in self.parked.chunk_by(|one, next| one.by == next.by) {
-            if Outlook::of(behind[0].by, self.deliveries, behind[0].dead_lasts)?.lasts {
+            if Fate::of(behind[0].by, self.deliveries, behind[0].dead_lasts)?.lasts {
                 continue;
             }
             let snapshot = Latest::push();
@@ -359,13 +358,13 @@ impl<'s> Keys<'s> {
         Ok(unparked)
     }
 
-    fn behind(&self, by: i64, topic: &TopicRow, looking: &Looking) -> Result<(Standing, Turn), Error> {
+    fn behind(&self, by: i64, topic: &TopicRow, scan_start: &ScanStart) -> Result<(Standing, Turn), Error> {
         let dead_lasts = topic.blocks_when_dead();
-        let outlook = Outlook::of(by, self.deliveries, dead_lasts)?;
-        if outlook.lasts && !outlook.changed_by.is_some_and(|xid| looking.is_held_by(xid)) {
+        let fate = Fate::of(by, self.deliveries, dead_lasts)?;
+        if fate.lasts && !fate.changed_by.is_some_and(|xid| scan_start.is_held_by(xid)) {
             return Ok((Standing::Behind { by, turn: Turn::Blocked }, Turn::Blocked));
         }
-        let turn = Turn::Busy { soon: outlook.changed_by.is_none_or(|xid| looking.is_held_by(xid)) };
+        let turn = Turn::Busy { soon: fate.changed_by.is_none_or(|xid| scan_start.is_held_by(xid)) };
         Ok((Standing::Behind { by, turn }, turn))
     }
 
@@ -384,8 +383,8 @@ impl<'s> Keys<'s> {
         let scans = match self.scans.take() {
             Some(scans) => scans,
             None => {
-                let ready = OfKey::open(self.deliveries, Part::Ready, self.snapshot)?;
-                let mut later = OfKey::open(self.deliveries, Part::Later, self.snapshot)?;
+                let ready = KeyMessages::open(self.deliveries, Part::Ready, self.snapshot)?;
+                let mut later = KeyMessages::open(self.deliveries, Part::Later, self.snapshot)?;
                 Scans { ready, later: later.may_have_any().then_some(later) }
             }
         };

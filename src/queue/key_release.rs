@@ -6,13 +6,13 @@ use crate::pg::fetch::ById;
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, RowId, Table, Wait, Xid};
-use crate::pg::versions::Now;
-use crate::shmem::pending;
+use crate::pg::versions::DirtyScan;
+use crate::shmem::{self, pending};
+use crate::tables;
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::find::Lookup;
-use crate::tables::key::{Keyed, OfKey, Part};
+use crate::tables::key::{KeyMessages, Keyed, Part};
 use crate::tables::topic::TopicRules;
-use crate::{shmem, tables};
 use std::collections::{BTreeMap, HashSet};
 
 /// What was done, or the transaction because of which it would have had to wait.
@@ -26,7 +26,7 @@ pub fn lock_younger(
     keyed: Keyed<'_>,
     seq: i64,
 ) -> Tried<Vec<(i64, RowId)>> {
-    let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
+    let mut scan = KeyMessages::open(deliveries, Part::Ready, snapshot)?;
     let mut younger = scan.younger(keyed, seq);
     let mut locked = Vec::new();
     while let Some(found) = younger.next() {
@@ -49,7 +49,7 @@ pub fn younger_held_by(
     keyed: Keyed<'_>,
     seq: i64,
 ) -> Result<Option<Xid>, Error> {
-    let mut scan = OfKey::open(deliveries, Part::Ready, snapshot)?;
+    let mut scan = KeyMessages::open(deliveries, Part::Ready, snapshot)?;
     let mut younger = scan.younger(keyed, seq);
     while let Some(found) = younger.next() {
         server::check_for_interrupts();
@@ -69,7 +69,7 @@ pub fn is_followed(
     seq: i64,
 ) -> Result<bool, Error> {
     for part in [Part::Ready, Part::Later] {
-        if OfKey::open(deliveries, part, snapshot)?.younger(keyed, seq).next().is_some() {
+        if KeyMessages::open(deliveries, part, snapshot)?.younger(keyed, seq).next().is_some() {
             return Ok(true);
         }
     }
@@ -90,7 +90,7 @@ pub fn send_back(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> 
 pub fn leased_after(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<Vec<i64>, Error> {
     await_younger(deliveries, keyed, seq)?;
     let snapshot = Latest::push();
-    let mut scan = OfKey::open(deliveries, Part::Ready, &snapshot)?;
+    let mut scan = KeyMessages::open(deliveries, Part::Ready, &snapshot)?;
     let mut younger = scan.younger(keyed, seq);
     let mut leased = Vec::new();
     while let Some(found) = younger.next() {
@@ -118,7 +118,7 @@ pub fn lock_leased(deliveries: &Table<Deliveries>, seq: i64) -> Result<Option<(i
 
 /// Waits for claims, and other changes, that are leasing messages of a key younger than `seq`: they may not have seen it.
 fn await_younger(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
-    let mut ready = Now::of_key(deliveries, Part::Ready)?;
+    let mut ready = DirtyScan::of_key(deliveries, Part::Ready)?;
     loop {
         server::check_for_interrupts();
         let mut younger = ready.younger(keyed, seq);
@@ -197,7 +197,7 @@ fn is_being_parked_on(
     keyed: Keyed<'_>,
     seq: i64,
 ) -> Result<Option<Xid>, Error> {
-    let mut scan = Now::of_key(deliveries, Part::Later)?;
+    let mut scan = DirtyScan::of_key(deliveries, Part::Later)?;
     let mut younger = scan.younger(keyed, seq);
     while let Some(version) = younger.next() {
         match version.row.place {
@@ -212,7 +212,7 @@ fn is_being_parked_on(
 /// Message `ended` of a key is over: if the next one is parked and nothing is left before it, it is due now. A
 /// transaction that is parking it is waited for, or, with `Wait::No`, will see itself that the message is over.
 fn unblock(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, ended: i64, wait: Wait) -> Result<(), Error> {
-    let mut later = Now::of_key(deliveries, Part::Later)?;
+    let mut later = DirtyScan::of_key(deliveries, Part::Later)?;
     loop {
         server::check_for_interrupts();
         let snapshot = Latest::push();
@@ -271,7 +271,7 @@ enum Before {
 }
 
 fn before(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<Before, Error> {
-    let mut scan = Now::of_key(deliveries, Part::Ready)?;
+    let mut scan = DirtyScan::of_key(deliveries, Part::Ready)?;
     let mut older = scan.older(keyed, shmem::low_water::known()?.since(keyed.hash), seq);
     let mut before = Before::Nothing;
     while let Some(version) = older.next() {
@@ -293,9 +293,9 @@ pub struct Ended<'t> {
 
 /// Open once a keyed message is met.
 struct Followers<'t> {
-    later: Now<'t, Deliveries>,
+    later: DirtyScan<'t, Deliveries>,
     /// If anybody waits for them: to wake nobody for nothing.
-    ready: Option<Now<'t, Deliveries>>,
+    ready: Option<DirtyScan<'t, Deliveries>>,
 }
 
 impl<'t> Ended<'t> {
@@ -308,9 +308,9 @@ impl<'t> Ended<'t> {
         let scans = match self.scans.take() {
             Some(scans) => scans,
             None => Followers {
-                later: Now::of_key(self.deliveries, Part::Later)?,
+                later: DirtyScan::of_key(self.deliveries, Part::Later)?,
                 ready: match shmem::wake::somebody_waits() {
-                    true => Some(Now::of_key(self.deliveries, Part::Ready)?),
+                    true => Some(DirtyScan::of_key(self.deliveries, Part::Ready)?),
                     false => None,
                 },
             },

@@ -10,7 +10,7 @@ use crate::queue::result::ClaimedRows;
 use crate::queue::wake::Found;
 use crate::rules::argument::{self, Fault};
 use crate::rules::floor::{self, Seen};
-use crate::shmem::floor::Looking;
+use crate::shmem::floor::ScanStart;
 use crate::tables::access::{self, Right};
 use crate::tables::delivery::Deliveries;
 use crate::tables::envelope::Envelopes;
@@ -81,8 +81,8 @@ fn look_at(
     rows: Option<&mut ClaimedRows<'_>>,
     now: Time,
     tables: &Tables,
-    waiting: Looking,
-    ready: Looking,
+    waiting: ScanStart,
+    ready: ScanStart,
 ) -> Result<Found, Error> {
     let snapshot = Latest::push();
     let mut rules = TopicRules::new(&tables.topics, &snapshot);
@@ -96,7 +96,7 @@ fn look_at(
     let source =
         Source { deliveries: &tables.deliveries, envelopes: &tables.envelopes, rules, snapshot: &snapshot };
     let writes = if waits { Writes::OnceLeased } else { Writes::AtOnce };
-    let batch = Batch::new(wanted, source, now, writes, ready.start() <= 0, Purpose::of(rows))?;
+    let batch = Batch::new(wanted, source, now, writes, ready.at() <= 0, Purpose::of(rows))?;
     let filled = batch.fill(&waiting, &ready)?;
     let expiry = filled.expiry.map_or(floor::NEVER, |end| end.0);
     let next_end = ready.finish(Seen { reach: filled.ready, expiry }, filled.wrote);

@@ -8,18 +8,23 @@ use crate::pg::scan::Scan;
 use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
-use crate::rules::notify::News;
+use crate::rules::notify::Notifications;
 use crate::shmem::notify::Notifier;
 use crate::tables::delivery::Deliveries;
 use crate::tables::scan::next_due;
 use std::collections::BTreeSet;
 
-/// Tells the listeners of what is on the board and of what has become due after `since` until `now`. Returns when the
+/// Tells the listeners of what is pending and of what has become due after `since` until `now`. Returns when the
 /// next message will be.
-pub fn notify(notifier: &Notifier, news: &News, since: Time, now: Time) -> Result<Option<Time>, Error> {
+pub fn notify(
+    notifier: &Notifier,
+    notifications: &Notifications,
+    since: Time,
+    now: Time,
+) -> Result<Option<Time>, Error> {
     let deliveries = Table::<Deliveries>::open(Access::Read)?;
     let snapshot = Latest::push();
-    let mut topics: BTreeSet<Vec<u8>> = news.topics().map(<[u8]>::to_vec).collect();
+    let mut topics: BTreeSet<Vec<u8>> = notifications.topics().map(<[u8]>::to_vec).collect();
     let mut due = Scan::due(&deliveries, &snapshot, None, since.plus_micros(1), now)?;
     while let Some(found) = due.next() {
         server::check_for_interrupts();
@@ -27,7 +32,7 @@ pub fn notify(notifier: &Notifier, news: &News, since: Time, now: Time) -> Resul
             topics.insert(found.row.topic.bytes().to_vec());
         }
     }
-    if news.missed {
+    if notifications.missed {
         topics.insert(Vec::new());
     }
     topics.iter().for_each(|topic| notifier.notify(topic));

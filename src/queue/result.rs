@@ -4,7 +4,7 @@ use crate::pg::catalog::Object;
 use crate::pg::datum::{Text, Time};
 pub use crate::pg::result_set::Caller;
 use crate::pg::result_set::{Kind, Set};
-use crate::queue::counts::Stock;
+use crate::queue::counts::StateCounts;
 use crate::shmem::counters::Totals;
 use crate::tables::envelope::Envelope;
 use pgrx::pg_sys::{self, BOOLOID, INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
@@ -84,16 +84,16 @@ impl StatsRows<'_> {
     pub fn push(
         &mut self,
         topic: Text<'_>,
-        stock: &Stock,
+        states: &StateCounts,
         oldest_ready: Option<i64>,
         totals: Option<Totals>,
     ) {
         self.add(|row| {
             row.put(&topic)
-                .put(&stock.ready)
-                .put(&stock.leased)
-                .put(&stock.waiting)
-                .put(&stock.dead)
+                .put(&states.ready)
+                .put(&states.leased)
+                .put(&states.waiting)
+                .put(&states.dead)
                 .put_opt(&oldest_ready)
                 .put_opt(&totals.map(|totals| totals.delivered))
                 .put_opt(&totals.map(|totals| totals.failed))

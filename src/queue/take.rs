@@ -10,12 +10,12 @@ use crate::queue::candidates::From;
 use crate::queue::key_release::{self, Tried};
 use crate::queue::verdict::{Meeting, Met, held};
 use crate::rules::{backoff, token};
+use crate::settings;
 use crate::shmem::counters::Event;
-use crate::shmem::pending;
+use crate::shmem::{self, pending};
 use crate::tables::delivery::{Delivery, Place};
 use crate::tables::envelope::Envelope;
 use crate::tables::key::Keyed;
-use crate::{settings, shmem};
 
 impl Batch<'_, '_, '_> {
     /// Leases a message, if nobody else is changing it or what must be changed before.
@@ -41,7 +41,7 @@ impl Batch<'_, '_, '_> {
         }
         if let Some(xid) = held_by {
             self.lose(met)?;
-            return Ok(held(met.looking, xid));
+            return Ok(held(met.scan_start, xid));
         }
         self.filled.count += 1;
         Ok(Met::Held)
@@ -130,7 +130,7 @@ impl Batch<'_, '_, '_> {
                 if let From::GivenBack = met.from {
                     key_release::park_locked(self.deliveries, self.snapshot, [(met.row.seq, met.id)])?;
                 }
-                Ok(Err(held(met.looking, xid)))
+                Ok(Err(held(met.scan_start, xid)))
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::queue::candidates::From;
 use crate::queue::key::Turn;
 use crate::queue::key_release;
 use crate::settings;
-use crate::shmem::floor::Looking;
+use crate::shmem::floor::ScanStart;
 use crate::tables::delivery::Delivery;
 use crate::tables::key::Keyed;
 use crate::tables::topic::TopicRow;
@@ -20,7 +20,7 @@ pub struct Meeting<'m> {
     /// The row without a lease that ends with that of an older message.
     pub given: Delivery<'m>,
     pub topic: TopicRow,
-    pub looking: &'m Looking,
+    pub scan_start: &'m ScanStart,
 }
 
 impl<'m> Meeting<'m> {
@@ -55,8 +55,8 @@ pub enum Met {
 }
 
 /// Of a message that transaction `xid` keeps from being had.
-pub fn held(looking: &Looking, xid: Xid) -> Met {
-    if looking.is_held_by(xid) { Met::Held } else { Met::Passed }
+pub fn held(scan_start: &ScanStart, xid: Xid) -> Met {
+    if scan_start.is_held_by(xid) { Met::Held } else { Met::Passed }
 }
 
 impl Batch<'_, '_, '_> {
@@ -66,14 +66,14 @@ impl Batch<'_, '_, '_> {
         id: RowId,
         row: Delivery<'_>,
         from: From,
-        looking: &Looking,
+        scan_start: &ScanStart,
     ) -> Result<Met, Error> {
         let topic = self.rules.of(row.topic)?;
         let mut given = row;
         if let From::GivenBack = from {
             given.release();
         }
-        let met = Meeting { id, row, from, given, topic, looking };
+        let met = Meeting { id, row, from, given, topic, scan_start };
         match self.verdict(&met)? {
             Verdict::Take => return self.take(&met),
             Verdict::Leave(_) if met.is_given_back() => {
@@ -93,7 +93,7 @@ impl Batch<'_, '_, '_> {
     }
 
     fn verdict(&mut self, met: &Meeting<'_>) -> Result<Verdict, Error> {
-        let Meeting { row, topic, looking, .. } = met;
+        let Meeting { row, topic, scan_start, .. } = met;
         if topic.paused {
             return Ok(Verdict::Leave(Met::Passed));
         }
@@ -105,7 +105,7 @@ impl Batch<'_, '_, '_> {
         let Some(keyed) = row.keyed() else {
             return Ok(if dies { Verdict::Bury } else { Verdict::Take });
         };
-        let turn = self.keys.turn(row, keyed, topic, looking)?;
+        let turn = self.keys.turn(row, keyed, topic, scan_start)?;
         Ok(match turn {
             _ if dies && met.is_given_back() => Verdict::Leave(Met::Held), // until its turn
             Turn::Free if !dies => Verdict::Take,
@@ -117,7 +117,7 @@ impl Batch<'_, '_, '_> {
                 None => Verdict::BuryBeforeNext,
                 Some(xid) => {
                     self.lose(met)?;
-                    Verdict::Leave(held(looking, xid))
+                    Verdict::Leave(held(scan_start, xid))
                 }
             },
             _ if dies => Verdict::Bury,

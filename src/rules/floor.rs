@@ -271,11 +271,11 @@ impl Entry {
             // Its beginning forgot the leases from there on: no look in progress may pass them.
             self.lower(reach.max(0));
         }
-        let news = self.version.wrapping_sub(look.version);
-        if news > LOG as u64 {
+        let added = self.version.wrapping_sub(look.version);
+        if added > LOG as u64 {
             return;
         }
-        let told = (0..news).map(|back| self.lowered[(self.version - 1 - back) as usize % LOG]);
+        let told = (0..added).map(|back| self.lowered[(self.version - 1 - back) as usize % LOG]);
         let reach = told.chain(seen.reach).min().map(|reach| reach.max(0));
         // The bound keeps the floor from rising; what was reached before it stays reached.
         self.floor = self.floor.max(reach.map_or(look.bound, |reach| reach.min(look.bound)));

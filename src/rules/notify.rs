@@ -1,14 +1,14 @@
 //! Notifications that are pending for sessions that LISTEN, by database. Pure; `shmem/notify.rs` keeps it in shared memory.
 //!
-//! A commit writes its topics on the board and wakes its database's *notifier*, a process that sends one NOTIFY for
-//! each topic it finds there. So a commit neither waits nor fails because of it, and costs the same however many
-//! listen. A board without room says so: then the listeners of all topics are told.
+//! A commit adds its topics here and wakes its database's *notifier*, a process that sends one NOTIFY for
+//! each topic it finds here. So a commit neither waits nor fails because of it, and costs the same however many
+//! listen. Without room for a topic this says so: then the listeners of all topics are told.
 
 /// No time at which something is due.
 const NEVER: i64 = i64::MAX;
 /// Databases whose listeners can be told at a time.
 const NOTIFIERS: usize = 16;
-/// Topics on the board at a time, of all databases.
+/// Topics pending at a time, of all databases.
 const TOPICS: usize = 64;
 /// A notifier that has not begun so long after it was asked for, in microseconds, never will.
 const PATIENCE: i64 = 10_000_000;
@@ -60,16 +60,16 @@ impl Notifier {
     }
 }
 
-/// What a notifier takes from the board.
+/// What a notifier takes.
 #[derive(Clone, Copy)]
-pub struct News {
+pub struct Notifications {
     topics: [Topic; TOPICS],
-    /// There were more topics than the board had room for.
+    /// There were more topics than there was room for.
     pub missed: bool,
     alarm: i64,
 }
 
-impl News {
+impl Notifications {
     pub fn topics(&self) -> impl Iterator<Item = &[u8]> {
         self.topics.iter().filter(|topic| topic.database != 0).map(Topic::name)
     }
@@ -88,13 +88,14 @@ impl News {
 /// Sessions are numbers; whoever is returned is to be woken.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Board {
+pub struct PendingNotifications {
     notifiers: [Notifier; NOTIFIERS],
     topics: [Topic; TOPICS],
 }
 
-impl Board {
-    pub const EMPTY: Board = Board { notifiers: [Notifier::NONE; NOTIFIERS], topics: [Topic::NONE; TOPICS] };
+impl PendingNotifications {
+    pub const EMPTY: PendingNotifications =
+        PendingNotifications { notifiers: [Notifier::NONE; NOTIFIERS], topics: [Topic::NONE; TOPICS] };
 
     fn notifier(&mut self, database: u32) -> Option<&mut Notifier> {
         self.notifiers.iter_mut().find(|notifier| notifier.database == database)
@@ -127,7 +128,7 @@ impl Board {
         }
     }
 
-    /// It ends. What is on the board for it goes with it.
+    /// It ends. What is pending for it goes with it.
     pub fn end(&mut self, database: u32, session: usize) {
         if let Some(notifier) = self.notifier(database)
             && notifier.session() == Some(session)
@@ -148,7 +149,7 @@ impl Board {
     }
 
     /// Something can be claimed in `topic`.
-    pub fn mark(&mut self, database: u32, topic: &[u8]) -> Option<usize> {
+    pub fn add(&mut self, database: u32, topic: &[u8]) -> Option<usize> {
         let session = self.notifier(database)?.session();
         if self.topics.iter().any(|known| known.database == database && known.name() == topic) {
             return None;
@@ -174,12 +175,12 @@ impl Board {
     }
 
     /// What the notifier of `database` has to tell.
-    pub fn take(&mut self, database: u32) -> News {
+    pub fn take(&mut self, database: u32) -> Notifications {
         let topics = self.take_topics(database);
         let (missed, alarm) = self.notifier(database).map_or((false, NEVER), |notifier| {
             (std::mem::take(&mut notifier.missed), std::mem::replace(&mut notifier.alarm, NEVER))
         });
-        News { topics, missed, alarm }
+        Notifications { topics, missed, alarm }
     }
 
     fn take_topics(&mut self, database: u32) -> [Topic; TOPICS] {
@@ -199,99 +200,99 @@ mod tests {
 
     const NOW: i64 = 1_000_000_000;
 
-    fn with_notifier(databases: &[u32]) -> Board {
-        let mut board = Board::EMPTY;
+    fn with_notifier(databases: &[u32]) -> PendingNotifications {
+        let mut pending = PendingNotifications::EMPTY;
         for database in databases {
-            assert!(board.ask(*database, NOW));
-            assert!(board.begin(*database, *database as usize * 10, NOW));
+            assert!(pending.ask(*database, NOW));
+            assert!(pending.begin(*database, *database as usize * 10, NOW));
         }
-        board
+        pending
     }
 
-    fn names(news: &News) -> Vec<&[u8]> {
-        news.topics().collect()
+    fn names(notifications: &Notifications) -> Vec<&[u8]> {
+        notifications.topics().collect()
     }
 
     #[test]
     fn a_topic_is_told_once_however_often_it_is_marked() {
-        let mut board = with_notifier(&[1, 2]);
-        assert_eq!(board.mark(1, b"orders"), Some(10));
-        assert_eq!(board.mark(1, b"orders"), None);
-        assert_eq!(board.mark(2, b"orders"), Some(20));
-        assert_eq!(board.mark(1, &[b'x'; NAME]), Some(10));
-        let news = board.take(1);
-        assert_eq!(names(&news), [&b"orders"[..], &[b'x'; NAME]]);
-        assert!(!news.missed && news.alarm().is_none());
-        assert_eq!(names(&board.take(1)), [] as [&[u8]; 0]);
-        assert_eq!(board.mark(1, b"orders"), Some(10));
-        assert_eq!(names(&board.take(2)), [b"orders"]);
+        let mut pending = with_notifier(&[1, 2]);
+        assert_eq!(pending.add(1, b"orders"), Some(10));
+        assert_eq!(pending.add(1, b"orders"), None);
+        assert_eq!(pending.add(2, b"orders"), Some(20));
+        assert_eq!(pending.add(1, &[b'x'; NAME]), Some(10));
+        let notifications = pending.take(1);
+        assert_eq!(names(&notifications), [&b"orders"[..], &[b'x'; NAME]]);
+        assert!(!notifications.missed && notifications.alarm().is_none());
+        assert_eq!(names(&pending.take(1)), [] as [&[u8]; 0]);
+        assert_eq!(pending.add(1, b"orders"), Some(10));
+        assert_eq!(names(&pending.take(2)), [b"orders"]);
     }
 
     #[test]
-    fn a_full_board_says_so_and_has_room_again_once_it_was_taken() {
-        let mut board = with_notifier(&[1, 2]);
+    fn a_full_list_says_so_and_has_room_again_once_it_was_taken() {
+        let mut pending = with_notifier(&[1, 2]);
         for n in 0..TOPICS {
-            assert_eq!(board.mark(1, n.to_string().as_bytes()), Some(10));
+            assert_eq!(pending.add(1, n.to_string().as_bytes()), Some(10));
         }
-        assert_eq!(board.mark(1, b"one more"), Some(10));
-        assert_eq!(board.mark(1, b"and another"), None);
-        assert_eq!(board.mark(2, b"of the neighbour"), Some(20));
-        let news = board.take(1);
-        assert!(news.missed && names(&news).len() == TOPICS);
-        assert!(board.take(2).missed);
-        assert_eq!(board.mark(2, b"orders"), Some(20));
-        assert!(!board.take(1).missed && !board.take(2).missed);
+        assert_eq!(pending.add(1, b"one more"), Some(10));
+        assert_eq!(pending.add(1, b"and another"), None);
+        assert_eq!(pending.add(2, b"of the neighbour"), Some(20));
+        let notifications = pending.take(1);
+        assert!(notifications.missed && names(&notifications).len() == TOPICS);
+        assert!(pending.take(2).missed);
+        assert_eq!(pending.add(2, b"orders"), Some(20));
+        assert!(!pending.take(1).missed && !pending.take(2).missed);
     }
 
     #[test]
     fn one_notifier_a_database_and_another_when_that_one_has_gone() {
-        let mut board = Board::EMPTY;
-        assert_eq!(board.mark(1, b"nobody is there"), None);
-        assert!(board.ask(1, NOW));
-        assert!(!board.ask(1, NOW + PATIENCE));
-        assert_eq!(board.mark(1, b"it is on its way"), None);
-        assert!(board.ask(1, NOW + PATIENCE + 1), "it never came");
-        assert!(board.begin(1, 5, NOW));
-        assert!(!board.begin(1, 6, NOW));
-        assert!(!board.ask(1, NOW + 10 * PATIENCE));
-        assert!(!board.end_if_idle(1, 5));
-        assert_eq!(names(&board.take(1)), [b"it is on its way"]);
-        assert!(board.end_if_idle(1, 5));
-        assert!(board.ask(1, NOW));
-        assert!(board.begin(1, 7, NOW));
-        board.end(1, 5);
-        assert!(!board.ask(1, NOW), "who has gone cannot end another");
+        let mut pending = PendingNotifications::EMPTY;
+        assert_eq!(pending.add(1, b"nobody is there"), None);
+        assert!(pending.ask(1, NOW));
+        assert!(!pending.ask(1, NOW + PATIENCE));
+        assert_eq!(pending.add(1, b"it is on its way"), None);
+        assert!(pending.ask(1, NOW + PATIENCE + 1), "it never came");
+        assert!(pending.begin(1, 5, NOW));
+        assert!(!pending.begin(1, 6, NOW));
+        assert!(!pending.ask(1, NOW + 10 * PATIENCE));
+        assert!(!pending.end_if_idle(1, 5));
+        assert_eq!(names(&pending.take(1)), [b"it is on its way"]);
+        assert!(pending.end_if_idle(1, 5));
+        assert!(pending.ask(1, NOW));
+        assert!(pending.begin(1, 7, NOW));
+        pending.end(1, 5);
+        assert!(!pending.ask(1, NOW), "who has gone cannot end another");
     }
 
     #[test]
     fn those_who_never_came_make_room() {
-        let mut board = Board::EMPTY;
+        let mut pending = PendingNotifications::EMPTY;
         for database in 1..=NOTIFIERS as u32 {
-            assert!(board.ask(database, NOW));
+            assert!(pending.ask(database, NOW));
         }
-        assert!(board.begin(1, 1, NOW));
-        assert!(!board.ask(99, NOW + PATIENCE));
-        assert!(board.ask(99, NOW + PATIENCE + 1));
-        assert!(!board.ask(1, NOW + PATIENCE + 1));
+        assert!(pending.begin(1, 1, NOW));
+        assert!(!pending.ask(99, NOW + PATIENCE));
+        assert!(pending.ask(99, NOW + PATIENCE + 1));
+        assert!(!pending.ask(1, NOW + PATIENCE + 1));
     }
 
     #[test]
     fn the_earliest_alarm_counts() {
-        let mut board = with_notifier(&[1]);
-        assert_eq!(board.expect(1, 50), Some(10));
-        assert_eq!(board.expect(1, 60), None);
-        assert_eq!(board.expect(1, 40), Some(10));
-        assert_eq!(board.expect(2, 40), None);
-        assert!(!board.end_if_idle(1, 10));
-        assert_eq!(board.take(1).alarm(), Some(40));
-        assert_eq!(board.take(1).alarm(), None);
+        let mut pending = with_notifier(&[1]);
+        assert_eq!(pending.expect(1, 50), Some(10));
+        assert_eq!(pending.expect(1, 60), None);
+        assert_eq!(pending.expect(1, 40), Some(10));
+        assert_eq!(pending.expect(2, 40), None);
+        assert!(!pending.end_if_idle(1, 10));
+        assert_eq!(pending.take(1).alarm(), Some(40));
+        assert_eq!(pending.take(1).alarm(), None);
     }
 
     #[test]
     fn one_that_was_asked_for_before_the_clock_was_set_back_never_came() {
-        let mut board = Board::EMPTY;
-        assert!(board.ask(1, NOW));
-        assert!(!board.ask(1, NOW - PATIENCE));
-        assert!(board.ask(1, NOW - PATIENCE - 1));
+        let mut pending = PendingNotifications::EMPTY;
+        assert!(pending.ask(1, NOW));
+        assert!(!pending.ask(1, NOW - PATIENCE));
+        assert!(pending.ask(1, NOW - PATIENCE - 1));
     }
 }

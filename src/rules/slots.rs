@@ -1,45 +1,45 @@
-//! Which place of a table of limited size a key has. Pure; `shmem/memory.rs` keeps the floors of topics in such a table.
+//! A slot table of limited size, with eviction: which slot a key has. Pure; `shmem/memory.rs` keeps the floors of topics in such a table.
 //!
-//! A key has one of the [`WINDOW`] places from its own on. Where all are taken, one that nobody has used for a while is
-//! given away; else the key goes without. So what is gone makes room, and more keys in use than there are places do
+//! A key has one of the [`WINDOW`] slots from its own on. Where all are taken, one that no session has used for a while is
+//! given away; else the key goes without. So what is gone makes room, and more keys in use than there are slots do
 //! not push each other out.
 
-/// Places where a key may be.
+/// Slots where a key may be.
 pub const WINDOW: usize = 16;
-/// A place that was not used for so long may be given away, in microseconds.
+/// A slot that was not used for so long may be given away, in microseconds.
 pub const UNUSED: i64 = 60_000_000;
 
 /// Hash values, so large that no two keys have the same ones.
 pub type Key = (u64, u64);
 
-/// Who has a place.
+/// Who has a slot.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Tenant {
+pub struct Occupant {
     pub key: Key,
     pub used_at: i64,
 }
 
-impl Tenant {
+impl Occupant {
     /// No key is like this one.
-    pub const NOBODY: Tenant = Tenant { key: (0, 0), used_at: i64::MIN };
+    pub const NOBODY: Occupant = Occupant { key: (0, 0), used_at: i64::MIN };
 }
 
-/// Where a key may be, the best place first.
-pub fn window(key: Key, places: usize) -> impl Iterator<Item = usize> {
-    (0..WINDOW.min(places)).map(move |step| (key.0 as usize).wrapping_add(step) % places)
+/// Where a key may be, the best slot first.
+pub fn window(key: Key, slots: usize) -> impl Iterator<Item = usize> {
+    (0..WINDOW.min(slots)).map(move |step| (key.0 as usize).wrapping_add(step) % slots)
 }
 
-/// The key's place.
-pub fn find(key: Key, places: usize, tenant: impl Fn(usize) -> Tenant) -> Option<usize> {
-    window(key, places).find(|place| tenant(*place).key == key)
+/// The key's slot.
+pub fn find(key: Key, slots: usize, occupant: impl Fn(usize) -> Occupant) -> Option<usize> {
+    window(key, slots).find(|slot| occupant(*slot).key == key)
 }
 
-/// A place that the key, which has none, may have at `now`.
-pub fn vacant(key: Key, places: usize, tenant: impl Fn(usize) -> Tenant, now: i64) -> Option<usize> {
-    let oldest = window(key, places).min_by_key(|place| tenant(*place).used_at)?;
+/// A slot that the key, which has none, may have at `now`.
+pub fn vacant(key: Key, slots: usize, occupant: impl Fn(usize) -> Occupant, now: i64) -> Option<usize> {
+    let oldest = window(key, slots).min_by_key(|slot| occupant(*slot).used_at)?;
     // A use that is ahead comes of a clock that was set back since.
-    (now.abs_diff(tenant(oldest).used_at) > UNUSED.unsigned_abs()).then_some(oldest)
+    (now.abs_diff(occupant(oldest).used_at) > UNUSED.unsigned_abs()).then_some(oldest)
 }
 
 #[cfg(test)]
@@ -48,23 +48,23 @@ mod tests {
 
     const NOW: i64 = 1_000_000_000;
 
-    struct Table(Vec<Tenant>);
+    struct Table(Vec<Occupant>);
 
     impl Table {
-        fn new(places: usize) -> Table {
-            Table(vec![Tenant::NOBODY; places])
+        fn new(slots: usize) -> Table {
+            Table(vec![Occupant::NOBODY; slots])
         }
 
         fn find(&self, key: Key) -> Option<usize> {
-            find(key, self.0.len(), |place| self.0[place])
+            find(key, self.0.len(), |slot| self.0[slot])
         }
 
         /// As a user of the table does it.
         fn used(&mut self, key: Key, now: i64) -> Option<usize> {
             let known = self.find(key);
-            let place = known.or_else(|| vacant(key, self.0.len(), |place| self.0[place], now))?;
-            self.0[place] = Tenant { key, used_at: now };
-            Some(place)
+            let slot = known.or_else(|| vacant(key, self.0.len(), |slot| self.0[slot], now))?;
+            self.0[slot] = Occupant { key, used_at: now };
+            Some(slot)
         }
     }
 
@@ -75,22 +75,22 @@ mod tests {
     #[test]
     fn a_key_keeps_its_place_while_it_is_used() {
         let mut table = Table::new(64);
-        let place = table.used(key(0), NOW);
+        let slot = table.used(key(0), NOW);
         for n in 1..1_000 {
             let now = NOW + n * UNUSED / 2;
-            assert_eq!(table.used(key(0), now), place);
+            assert_eq!(table.used(key(0), now), slot);
             table.used(key(n as u64), now);
         }
-        assert_eq!(table.find(key(0)), place);
+        assert_eq!(table.find(key(0)), slot);
     }
 
     #[test]
     fn no_two_keys_share_a_place() {
         let mut table = Table::new(128);
-        let placed: Vec<Key> = (0..200).map(key).filter(|key| table.used(*key, NOW).is_some()).collect();
-        assert!(placed.len() > 100, "only {} of 128 places are used", placed.len());
-        for key in placed {
-            assert!(table.find(key).is_some_and(|place| table.0[place].key == key));
+        let kept: Vec<Key> = (0..200).map(key).filter(|key| table.used(*key, NOW).is_some()).collect();
+        assert!(kept.len() > 100, "only {} of 128 slots are used", kept.len());
+        for key in kept {
+            assert!(table.find(key).is_some_and(|slot| table.0[slot].key == key));
         }
     }
 

@@ -136,7 +136,7 @@ pub enum Call {
     /// This one: wake it.
     Wake(usize),
     /// One that was called before.
-    Absorbed,
+    Coalesced,
     Nobody,
 }
 
@@ -251,7 +251,7 @@ impl Waiters<'_> {
         let called = self.called(key);
         let Some(whom) = called.or_else(|| self.listed(key).max_by_key(fitness)) else { return Call::Nobody };
         let earlier = (called.is_none() || urgent) && self.be_called(whom, pause.unwrap_or(AT_ONCE));
-        if earlier { Call::Wake(whom) } else { Call::Absorbed }
+        if earlier { Call::Wake(whom) } else { Call::Coalesced }
     }
 
     /// True if it is to be woken.

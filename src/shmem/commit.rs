@@ -11,7 +11,7 @@ use crate::shmem;
 use crate::shmem::counters::{self, Totals};
 use crate::shmem::installations::key;
 use crate::shmem::memory::{Range, Shared};
-use crate::shmem::pending::{News, Pending, takes_back, with_pending};
+use crate::shmem::pending::{Effects, Pending, takes_back, with_pending};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// Has the ends of this session's transactions told, while the library is loaded.
@@ -22,9 +22,9 @@ pub fn register() {
 /// A prepared transaction ends in another session, which knows nothing of this: the sweep finds what it leaves.
 fn transaction_ends(end: End) {
     if end == End::Commits {
-        let mut is_news = false;
-        with_pending(|pending| is_news = pending.news.values().any(News::is_news));
-        if is_news {
+        let mut concerns_others = false;
+        with_pending(|pending| concerns_others = pending.effects.values().any(Effects::concerns_others));
+        if concerns_others {
             shmem::notify::ask_for_notifier();
         }
         return;
@@ -44,7 +44,7 @@ fn transaction_ends(end: End) {
 /// of inner ones are higher.
 fn savepoint_rolled_back(id: u32) {
     with_pending(|pending| {
-        pending.news.values_mut().for_each(|news| news.answers.retain(|(within, _)| *within < id));
+        pending.effects.values_mut().for_each(|effects| effects.answers.retain(|(within, _)| *within < id));
     });
     if takes_back() {
         return;
@@ -88,7 +88,7 @@ impl Pending {
             let late = low > 0 && floor::may_be_passed(slot.since.load(SeqCst), now);
             late.then(|| (slot.installation.load(SeqCst), low))
         });
-        let all = self.news.values().fold(News::NONE, News::and);
+        let all = self.effects.values().fold(Effects::NONE, Effects::and);
         // Else who was kept waiting by this transaction still holds the floor for what follows.
         let makes_way_late = all.ended != NEVER && floor::may_be_passed(self.since, now);
         if self.looks.is_empty() && late.is_none() && !makes_way_late && !all.is_for_floors() {
@@ -100,23 +100,23 @@ impl Pending {
                     topic.entry(range).keep(&left.look, &left.seen);
                 }
             }
-            let mut tell = |topic: Option<&[u8]>, news: &News| {
-                let makes_way = makes_way_late && news.ended != NEVER;
-                if (makes_way || news.is_for_floors())
+            let mut tell = |topic: Option<&[u8]>, effects: &Effects| {
+                let makes_way = makes_way_late && effects.ended != NEVER;
+                if (makes_way || effects.is_for_floors())
                     && let Some(topic) = contents.topic(key(self.installation, topic))
                 {
-                    let ended = if makes_way { news.ended } else { NEVER };
-                    if news.lowered.min(ended) != NEVER {
-                        topic.entry(Range::Ready).lower(news.lowered.min(ended));
+                    let ended = if makes_way { effects.ended } else { NEVER };
+                    if effects.lowered.min(ended) != NEVER {
+                        topic.entry(Range::Ready).lower(effects.lowered.min(ended));
                     }
-                    if makes_way || news.due != NEVER {
-                        topic.entry(Range::Waiting).lower(if makes_way { 0 } else { news.due });
+                    if makes_way || effects.due != NEVER {
+                        topic.entry(Range::Waiting).lower(if makes_way { 0 } else { effects.due });
                     }
-                    topic.entry(Range::Ready).expire(news.expiry);
+                    topic.entry(Range::Ready).expire(effects.expiry);
                 }
             };
-            for (topic, news) in &self.news {
-                tell(Some(topic), news);
+            for (topic, effects) in &self.effects {
+                tell(Some(topic), effects);
             }
             tell(None, &all);
             if let Some((installation, low)) = late {
@@ -138,19 +138,19 @@ impl Pending {
     fn tell_waiters(&self, shared: Shared, committed: bool) {
         // Between the commit and the look at the lists, see `shmem::wake::enter`.
         fence(SeqCst);
-        if self.news.is_empty() || !shared.has_waiters() {
+        if self.effects.is_empty() || !shared.has_waiters() {
             return;
         }
         let any = key(self.installation, None);
         let (mut is_for_any, mut next) = (false, NEVER);
-        for (topic, news) in self.news.iter().filter(|(_, news)| news.is_news()) {
+        for (topic, effects) in self.effects.iter().filter(|(_, effects)| effects.concerns_others()) {
             let key = key(self.installation, Some(topic));
-            if news.is_ready(committed) {
+            if effects.is_ready(committed) {
                 is_for_any |= !shmem::wake::call_for(shared, key, false);
             }
-            if committed && news.next() != NEVER {
-                shmem::wake::expect(shared, key, news.next());
-                next = next.min(news.next());
+            if committed && effects.next() != NEVER {
+                shmem::wake::expect(shared, key, effects.next());
+                next = next.min(effects.next());
             }
         }
         if is_for_any {
@@ -161,27 +161,27 @@ impl Pending {
         }
     }
 
-    /// Those who LISTEN. A lease that runs out is not announced: too seldom is it news.
+    /// Those who LISTEN. A lease that runs out is not announced: too seldom does it matter.
     fn tell_listeners(&self, shared: Shared, committed: bool) {
-        if self.news.is_empty() || !shmem::notify::ENABLED.get() {
+        if self.effects.is_empty() || !shmem::notify::ENABLED.get() {
             return;
         }
         let now = server::clock().0;
-        for (topic, news) in &self.news {
-            if news.is_ready(committed) || (committed && news.due <= now) {
-                shmem::notify::mark(shared, topic);
+        for (topic, effects) in &self.effects {
+            if effects.is_ready(committed) || (committed && effects.due <= now) {
+                shmem::notify::add(shared, topic);
             }
-            if committed && news.due > now && news.due != NEVER {
-                shmem::notify::expect(shared, news.due);
+            if committed && effects.due > now && effects.due != NEVER {
+                shmem::notify::expect(shared, effects.due);
             }
         }
     }
 
     /// What was answered.
     fn tell_totals(&self, shared: Shared) {
-        for (topic, news) in self.news.iter().filter(|(_, news)| !news.answers.is_empty()) {
+        for (topic, effects) in self.effects.iter().filter(|(_, effects)| !effects.answers.is_empty()) {
             let answered =
-                news.answers.iter().fold(Totals::default(), |sum, (_, answered)| sum.and(answered));
+                effects.answers.iter().fold(Totals::default(), |sum, (_, answered)| sum.and(answered));
             let key = key(self.installation, Some(topic));
             shared.locked(|contents| counters::add(contents.totals, key, self.installation, topic, answered));
         }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::pg::datum::{Text, Time};
 use crate::pg::server;
 use crate::rules::argument::NAME_BYTES;
-use crate::rules::slots::{self, Key, Tenant};
+use crate::rules::slots::{self, Key, Occupant};
 use crate::shmem::installations;
 use crate::shmem::memory::{Shared, TOPICS, Topic};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct Counted {
 
 impl Counted {
     pub const NOBODY: Counted = Counted {
-        key: Tenant::NOBODY.key,
+        key: Occupant::NOBODY.key,
         installation: 0,
         totals: Totals { delivered: 0, failed: 0, stale: 0 },
         length: 0,

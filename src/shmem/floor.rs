@@ -2,12 +2,11 @@
 //! cache: where it cannot be had, every look starts at the beginning and is right.
 
 use crate::error::Error;
-use crate::pg::catalog;
 use crate::pg::datum::{Text, Time};
-use crate::pg::server;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table, Xid};
 use crate::pg::versions::AllVersions;
+use crate::pg::{catalog, server};
 use crate::rules::floor::{self, Cost, Look, NEVER, Seen};
 use crate::rules::slots::Key;
 use crate::shmem;
@@ -22,7 +21,7 @@ use std::sync::atomic::{Ordering::SeqCst, fence};
 const WALK: usize = 5_000;
 
 /// A look at one range, from its start to what it leaves.
-pub struct Looking {
+pub struct ScanStart {
     key: Key,
     range: Range,
     generation: u64,
@@ -36,7 +35,7 @@ pub struct Looking {
 }
 
 /// Begins a look at what is ready in `topic`, or in all. To be called before the snapshot is taken.
-pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
+pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<ScanStart, Error> {
     if catalog::take_changed() {
         shmem::low_water::forget_if_rewritten()?;
     }
@@ -44,18 +43,19 @@ pub fn look_at_ready(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Erro
 }
 
 /// Begins a look at what is waiting and due in `topic`, or in all. To be called before the snapshot is taken.
-pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<Looking, Error> {
-    let mut looking = look(topic, Range::Waiting, now)?;
-    if looking.is_sweep() {
-        looking.raise_mark(topic, now)?;
+pub fn look_at_waiting(topic: Option<Text<'_>>, now: Time) -> Result<ScanStart, Error> {
+    let mut scan_start = look(topic, Range::Waiting, now)?;
+    if scan_start.is_sweep() {
+        scan_start.raise_mark(topic, now)?;
     }
-    Ok(looking)
+    Ok(scan_start)
 }
 
-fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Error> {
+fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<ScanStart, Error> {
     let installation = installations::current()?;
     let key = installations::key(installation, topic.map(Text::bytes));
-    let nothing = Looking { key, range, generation: 0, look: None, mark: i64::MIN, horizon: 0, heads: None };
+    let nothing =
+        ScanStart { key, range, generation: 0, look: None, mark: i64::MIN, horizon: 0, heads: None };
     let Some(shared) = Shared::attached() else { return Ok(nothing) };
     // The order matters: highest before lowest before the entry's version, and the snapshot after all of them.
     let (highest, lowest) = match range {
@@ -74,7 +74,7 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<Looking, Err
                 let look = topic.entry(range).look(now.0, highest, lowest).from(earlier.flatten());
                 let heads = if range == Range::Ready { topic.heads.begin(now.0) } else { None };
                 let mark = if range == Range::Waiting { topic.due_mark.mark() } else { i64::MIN };
-                Looking { generation: topic.generation, look: Some(look), mark, horizon, heads, ..nothing }
+                ScanStart { generation: topic.generation, look: Some(look), mark, horizon, heads, ..nothing }
             }
             None => nothing,
         }
@@ -113,9 +113,9 @@ pub fn passed(topic: Text<'_>, or_any: bool) -> Result<Passed, Error> {
     Ok(passed)
 }
 
-impl Looking {
+impl ScanStart {
     /// The number or time to start at.
-    pub fn start(&self) -> i64 {
+    pub fn at(&self) -> i64 {
         self.look.map_or(0, |look| look.start).max(self.mark)
     }
 
@@ -206,7 +206,7 @@ impl Looking {
             Some(topic.entry(self.range).next_end())
         });
         if !at_once {
-            let Looking { key, range, generation, .. } = self;
+            let ScanStart { key, range, generation, .. } = self;
             pending::leave(key, range, Left { generation, look, seen });
         }
         Time(next_end.unwrap_or(NEVER).min(seen.expiry))

@@ -13,7 +13,7 @@ use crate::shmem::memory::{MARK_UNUSED, MarkHead, Shared};
 use crate::shmem::{installations, pending};
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::find::Lookup;
-use crate::tables::key::{OfKey, Part};
+use crate::tables::key::{KeyMessages, Part};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -106,7 +106,7 @@ impl Known {
                 wanted(known.id, &known.row);
             }
         }
-        let mut ready = OfKey::open(table, Part::Ready, snapshot)?;
+        let mut ready = KeyMessages::open(table, Part::Ready, snapshot)?;
         for (key, number) in &self.keys {
             server::check_for_interrupts();
             ready.of_hash(*key, start.max(*number), self.mark, &mut wanted);

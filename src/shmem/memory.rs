@@ -1,4 +1,4 @@
-//! What sessions share: floors, totals, waiters and the board in shared memory. Layout, lock, and how a session finds it.
+//! What sessions share: floors, totals, waiters and pending notifications in shared memory. Layout, lock, and how a session finds it.
 //!
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
@@ -8,8 +8,8 @@ use crate::pg::{server, version};
 use crate::rules::due_mark::DueMark;
 use crate::rules::floor::{self, Entry, Heads, IDLE, Pace, Slot};
 use crate::rules::low_water::LowWater;
-use crate::rules::notify::Board;
-use crate::rules::slots::{self, Key, Tenant};
+use crate::rules::notify::PendingNotifications;
+use crate::rules::slots::{self, Key, Occupant};
 use crate::rules::wake::{self, Bucket, Waiter, Waiters};
 use crate::shmem::counters::Counted;
 use crate::shmem::installations;
@@ -47,15 +47,15 @@ type Locked = (Head, Each<Topic, TOPICS>, Each<Counted, TOPICS>, Each<LowWater, 
 type Open = (Each<Bucket, BUCKETS>, Each<MarkHead, MARKS>);
 
 struct Head {
-    /// Counts the topics that were ever given a place.
+    /// Counts the topics that were ever given a slot.
     generation: u64,
     marks: Marks,
-    board: Board,
+    notifications: PendingNotifications,
 }
 
 impl Initial for Head {
     fn initial() -> Self {
-        Head { generation: 0, marks: Marks::default(), board: Board::EMPTY }
+        Head { generation: 0, marks: Marks::default(), notifications: PendingNotifications::EMPTY }
     }
 }
 
@@ -112,7 +112,7 @@ struct Marks {
 #[derive(Clone)]
 pub struct Topic {
     /// Of a topic, or of all, in one installation.
-    tenant: Tenant,
+    occupant: Occupant,
     installation: u64,
     /// What was known under another generation is void.
     pub generation: u64,
@@ -122,7 +122,7 @@ pub struct Topic {
     /// Of purge's looks for deaths in all topics.
     pub deaths: Pace,
     pub heads: Heads,
-    /// When it was given this place.
+    /// When it was given this slot.
     pub known_since: i64,
     /// When a purge last found nothing left to do; 0: none has since. Of all topics only.
     pub purged_at: i64,
@@ -202,7 +202,7 @@ impl Shared {
             work(&mut Contents {
                 marks: &mut head.marks,
                 generation: &mut head.generation,
-                board: &mut head.board,
+                notifications: &mut head.notifications,
                 topics: &mut **topics,
                 totals: &mut **totals,
                 marks_below: &mut **marks_below,
@@ -270,7 +270,7 @@ impl Shared {
 pub struct Contents<'l> {
     marks: &'l mut Marks,
     generation: &'l mut u64,
-    pub board: &'l mut Board,
+    pub notifications: &'l mut PendingNotifications,
     topics: &'l mut [Topic],
     pub totals: &'l mut [Counted],
     /// In the order of [`Shared::mark_heads`].
@@ -290,12 +290,12 @@ impl Contents<'_> {
     }
 
     fn find(&self, key: Key) -> Option<usize> {
-        slots::find(key, self.topics.len(), |place| self.topics[place].tenant)
+        slots::find(key, self.topics.len(), |slot| self.topics[slot].occupant)
     }
 
-    /// What is known of a topic, if it has a place.
+    /// What is known of a topic, if it has a slot.
     pub fn topic(&mut self, key: Key) -> Option<&mut Topic> {
-        self.find(key).map(|place| &mut self.topics[place])
+        self.find(key).map(|slot| &mut self.topics[slot])
     }
 
     /// The same, unless it was given away since `generation`.
@@ -303,35 +303,35 @@ impl Contents<'_> {
         self.topic(key).filter(|topic| topic.generation == generation)
     }
 
-    /// The same for somebody who uses it: it is given a place if one can be had.
+    /// The same for somebody who uses it: it is given a slot if one can be had.
     pub fn topic_in_use(&mut self, key: Key, installation: u64, now: i64) -> Option<&mut Topic> {
-        let place = self.find(key).or_else(|| {
-            let place = slots::vacant(key, self.topics.len(), |place| self.topics[place].tenant, now)?;
+        let slot = self.find(key).or_else(|| {
+            let slot = slots::vacant(key, self.topics.len(), |slot| self.topics[slot].occupant, now)?;
             *self.generation += 1;
-            let tenant = Tenant { key, used_at: now };
+            let occupant = Occupant { key, used_at: now };
             // What waits in no topic waits not in this one.
             let all = self.topic(installations::key(installation, None));
             let due_mark = all.map_or(DueMark::UNKNOWN, |all| all.due_mark.of_part());
-            self.topics[place] = Topic {
-                tenant,
+            self.topics[slot] = Topic {
+                occupant,
                 installation,
                 due_mark,
                 generation: *self.generation,
                 known_since: now,
                 ..Topic::UNKNOWN
             };
-            Some(place)
+            Some(slot)
         })?;
-        self.topics[place].tenant.used_at = now;
-        Some(&mut self.topics[place])
+        self.topics[slot].occupant.used_at = now;
+        Some(&mut self.topics[slot])
     }
 
     /// Nothing is known any more of an installation's topics.
     pub fn forget(&mut self, installation: u64) {
         for topic in self.topics.iter_mut().filter(|topic| topic.installation == installation) {
             *self.generation += 1;
-            let Topic { tenant, deaths, .. } = *topic;
-            *topic = Topic { tenant, installation, deaths, generation: *self.generation, ..Topic::UNKNOWN };
+            let Topic { occupant, deaths, .. } = *topic;
+            *topic = Topic { occupant, installation, deaths, generation: *self.generation, ..Topic::UNKNOWN };
         }
     }
 
@@ -345,7 +345,7 @@ impl Contents<'_> {
 
 impl Topic {
     const UNKNOWN: Topic = Topic {
-        tenant: Tenant::NOBODY,
+        occupant: Occupant::NOBODY,
         installation: 0,
         generation: 0,
         ready: Entry::UNKNOWN,

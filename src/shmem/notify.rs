@@ -1,8 +1,8 @@
-//! Telling those who LISTEN, see `rules/notify.rs`: the side of a transaction that has news, and that of the notifier.
+//! Telling those who LISTEN, see `rules/notify.rs`: the side of a transaction, and that of the notifier.
 
 use crate::pg::datum::Time;
 use crate::pg::{background, callback, server, version};
-use crate::rules::notify::News;
+use crate::rules::notify::Notifications;
 use crate::shmem::memory::Shared;
 use pgrx::guc::GucSetting;
 use std::ffi::{CStr, CString};
@@ -19,20 +19,20 @@ const CHANNEL: &CStr = c"outbox";
 pub fn ask_for_notifier() {
     if let Some(shared) = Shared::attached().filter(|_| ENABLED.get()) {
         let now = server::clock().0;
-        if shared.locked(|contents| contents.board.ask(server::database_number(), now)) {
+        if shared.locked(|contents| contents.notifications.ask(server::database_number(), now)) {
             background::run_beside(NOTIFIER, "outbox_notifier_main", server::database_number());
         }
     }
 }
 
 /// Something can be claimed in `topic`.
-pub fn mark(shared: Shared, topic: &[u8]) {
-    wake(shared.locked(|contents| contents.board.mark(server::database_number(), topic)));
+pub fn add(shared: Shared, topic: &[u8]) {
+    wake(shared.locked(|contents| contents.notifications.add(server::database_number(), topic)));
 }
 
 /// At `time` something is due.
 pub fn expect(shared: Shared, time: i64) {
-    wake(shared.locked(|contents| contents.board.expect(server::database_number(), time)));
+    wake(shared.locked(|contents| contents.notifications.expect(server::database_number(), time)));
 }
 
 fn wake(session: Option<usize>) {
@@ -49,7 +49,7 @@ impl Notifier {
     pub fn begin() -> Option<Notifier> {
         let shared = Shared::attached()?;
         let (me, now) = (version::session_number(), server::clock().0);
-        if !shared.locked(|contents| contents.board.begin(server::database_number(), me, now)) {
+        if !shared.locked(|contents| contents.notifications.begin(server::database_number(), me, now)) {
             return None;
         }
         callback::at_exit(notifier_ends);
@@ -57,14 +57,14 @@ impl Notifier {
     }
 
     /// What there is to tell.
-    pub fn take(&self) -> News {
-        self.0.locked(|contents| contents.board.take(server::database_number()))
+    pub fn take(&self) -> Notifications {
+        self.0.locked(|contents| contents.notifications.take(server::database_number()))
     }
 
     /// Ends, unless something has come meanwhile.
     pub fn end_if_idle(&self) -> bool {
         self.0.locked(|contents| {
-            contents.board.end_if_idle(server::database_number(), version::session_number())
+            contents.notifications.end_if_idle(server::database_number(), version::session_number())
         })
     }
 
@@ -88,6 +88,8 @@ impl Notifier {
 
 fn notifier_ends() {
     if let Some(shared) = Shared::attached() {
-        shared.locked(|contents| contents.board.end(server::database_number(), version::session_number()));
+        shared.locked(|contents| {
+            contents.notifications.end(server::database_number(), version::session_number())
+        });
     }
 }

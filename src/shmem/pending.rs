@@ -20,7 +20,7 @@ pub struct Pending {
     pub installation: u64,
     pub looks: HashMap<(Key, Range), Left>,
     /// By topic.
-    pub news: HashMap<Vec<u8>, News>,
+    pub effects: HashMap<Vec<u8>, Effects>,
     /// The lowest number of a row that was changed.
     pub touched: Option<i64>,
 }
@@ -44,7 +44,7 @@ impl Left {
 }
 
 /// What has happened to the messages of a topic.
-pub struct News {
+pub struct Effects {
     /// There is something to claim.
     pub ready: bool,
     /// There will be, should the transaction roll back.
@@ -65,8 +65,8 @@ pub struct News {
     pub answers: Vec<(u32, Totals)>,
 }
 
-impl News {
-    pub const NONE: News = News {
+impl Effects {
+    pub const NONE: Effects = Effects {
         ready: false,
         claimed: false,
         lowered: NEVER,
@@ -79,8 +79,8 @@ impl News {
     };
 
     /// Both, as far as floors go.
-    pub fn and(self, other: &News) -> News {
-        News {
+    pub fn and(self, other: &Effects) -> Effects {
+        Effects {
             lowered: self.lowered.min(other.lowered),
             due: self.due.min(other.due),
             expiry: self.expiry.min(other.expiry),
@@ -100,7 +100,7 @@ impl News {
     }
 
     /// More than answers.
-    pub fn is_news(&self) -> bool {
+    pub fn concerns_others(&self) -> bool {
         self.ready || self.claimed || self.follows || self.lowered.min(self.next()) != NEVER
     }
 
@@ -159,44 +159,48 @@ pub fn numbered(first: i64) {
 
 /// Once committed, new messages of `topic` can be claimed.
 pub fn will_arrive(topic: Text<'_>) -> Result<(), Error> {
-    tell_of(topic, |news| news.ready = true)
+    tell_of(topic, |effects| effects.ready = true)
 }
 
 /// Once committed, message `seq` of `topic`, and perhaps younger ones, can be claimed again.
 pub fn will_be_ready(topic: Text<'_>, seq: i64) -> Result<(), Error> {
-    tell_of(topic, |news| (news.ready, news.lowered) = (true, news.lowered.min(seq)))
+    tell_of(topic, |effects| (effects.ready, effects.lowered) = (true, effects.lowered.min(seq)))
 }
 
 /// Once committed, a message of `topic` waits until `due`, perhaps others until later.
 pub fn will_be_due(topic: Text<'_>, due: Time) -> Result<(), Error> {
-    tell_of(topic, |news| news.due = news.due.min(due.0))
+    tell_of(topic, |effects| effects.due = effects.due.min(due.0))
 }
 
 /// Once committed, message `seq` of `topic` stands before no other one of its key. `follows`: there may be one.
 pub fn will_make_way(topic: Text<'_>, seq: i64, follows: bool) -> Result<(), Error> {
-    tell_of(topic, |news| (news.ended, news.follows) = (news.ended.min(seq), news.follows || follows))
+    tell_of(topic, |effects| {
+        (effects.ended, effects.follows) = (effects.ended.min(seq), effects.follows || follows)
+    })
 }
 
 /// Once committed, a lease in `topic` ends at `time`, perhaps earlier than known.
 pub fn will_expire(topic: Text<'_>, time: Time) -> Result<(), Error> {
-    tell_of(topic, |news| news.expiry = news.expiry.min(time.0))
+    tell_of(topic, |effects| effects.expiry = effects.expiry.min(time.0))
 }
 
 /// The transaction has leased message `seq` of `topic`.
 pub fn leased(topic: Text<'_>, seq: i64, until: Time) -> Result<(), Error> {
     touched(seq)?;
-    tell_of(topic, |news| (news.claimed, news.leased_until) = (true, news.leased_until.min(until.0)))
+    tell_of(topic, |effects| {
+        (effects.claimed, effects.leased_until) = (true, effects.leased_until.min(until.0))
+    })
 }
 
 /// One more, once the transaction is committed or prepared.
 pub fn answered(topic: Text<'_>, event: Event) -> Result<(), Error> {
     let within = server::savepoint_number();
-    tell_of(topic, |news| match news.answers.last_mut() {
+    tell_of(topic, |effects| match effects.answers.last_mut() {
         Some((last, totals)) if *last == within => totals.add(event),
         _ => {
             let mut totals = Totals::default();
             totals.add(event);
-            news.answers.push((within, totals));
+            effects.answers.push((within, totals));
         }
     })
 }
@@ -226,10 +230,10 @@ pub fn takes_back() -> bool {
     TAKES_BACK.get()
 }
 
-fn tell_of(topic: Text<'_>, what: impl FnOnce(&mut News)) -> Result<(), Error> {
-    note_in(installations::current()?, |pending| match pending.news.get_mut(topic.bytes()) {
-        Some(news) => what(news),
-        None => what(pending.news.entry(topic.bytes().to_vec()).or_insert(News::NONE)),
+fn tell_of(topic: Text<'_>, what: impl FnOnce(&mut Effects)) -> Result<(), Error> {
+    note_in(installations::current()?, |pending| match pending.effects.get_mut(topic.bytes()) {
+        Some(effects) => what(effects),
+        None => what(pending.effects.entry(topic.bytes().to_vec()).or_insert(Effects::NONE)),
     });
     Ok(())
 }
@@ -238,7 +242,7 @@ fn note_in(installation: u64, what: impl FnOnce(&mut Pending)) {
     note(|pending| {
         if pending.installation != installation {
             // What was noted before is about tables that this transaction has dropped.
-            pending.news.clear();
+            pending.effects.clear();
             pending.touched = None;
             pending.installation = installation;
         }
@@ -273,7 +277,7 @@ impl Pending {
     pub fn clear(&mut self) {
         self.since = 0;
         self.looks.clear();
-        self.news.clear();
+        self.effects.clear();
         self.touched = None;
     }
 }

@@ -172,7 +172,7 @@ pub fn call_for(shared: Shared, key: Key, urgent: bool) -> bool {
             server::wake(session);
             true
         }
-        Call::Absorbed => true,
+        Call::Coalesced => true,
         Call::Nobody => false,
     }
 }

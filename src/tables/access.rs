@@ -7,7 +7,7 @@
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
 use crate::pg::datum::{Text, letters};
-use crate::pg::row::{Fields, Read, Record};
+use crate::pg::row::{Fields, Read, TableShape};
 use crate::pg::scan::Scan;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
@@ -30,7 +30,7 @@ pub struct RightRow<'a> {
 
 pub enum Rights {}
 
-impl Record for Rights {
+impl TableShape for Rights {
     const TABLE: Object = Object::Access;
     type Row<'a> = RightRow<'a>;
 }

@@ -6,7 +6,7 @@
 
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Letter, Text, Time};
-use crate::pg::row::{Fields, FieldsMut, Partial, Read, Record, Shelf, Write};
+use crate::pg::row::{Fields, FieldsMut, Partial, Read, RowKind, TableShape, Write};
 use crate::tables::key::key_hash;
 
 /// Where a delivery is in its life; the one column that a claim must not change.
@@ -41,22 +41,22 @@ impl Letter for Place {
     }
 }
 
-/// The shelf of deliveries: which partial indexes they are in.
-const fn shelf(place: Place, keyed: bool) -> Shelf {
-    Shelf(place as u8 * 2 + keyed as u8)
+/// The kind of deliveries: which partial indexes they are in.
+const fn kind(place: Place, keyed: bool) -> RowKind {
+    RowKind(place as u8 * 2 + keyed as u8)
 }
 
 /// An index of all deliveries at a place, or of those with a key.
 const fn partial(index: Object, places: &[Place], keyed_only: bool) -> Partial {
-    let (mut shelves, mut at) = (0, 0);
+    let (mut kinds, mut at) = (0, 0);
     while at < places.len() {
-        shelves |= shelf(places[at], true).bit();
+        kinds |= kind(places[at], true).bit();
         if !keyed_only {
-            shelves |= shelf(places[at], false).bit();
+            kinds |= kind(places[at], false).bit();
         }
         at += 1;
     }
-    Partial { index, shelves }
+    Partial { index, kinds }
 }
 
 /// The half of a message that changes, until it is delivered.
@@ -90,7 +90,7 @@ impl Delivery<'_> {
 
 pub enum Deliveries {}
 
-impl Record for Deliveries {
+impl TableShape for Deliveries {
     const TABLE: Object = Object::Delivery;
     type Row<'a> = Delivery<'a>;
 }
@@ -129,8 +129,8 @@ impl Write for Deliveries {
         partial(Object::DeliveryKeyDead, &[Place::Dead], true),
     ];
 
-    fn shelf(row: &Delivery<'_>) -> Option<Shelf> {
-        Some(shelf(row.place, row.key.is_some()))
+    fn kind(row: &Delivery<'_>) -> Option<RowKind> {
+        Some(kind(row.place, row.key.is_some()))
     }
 
     fn write(row: &Delivery<'_>, fields: &mut FieldsMut<'_>) {

@@ -2,7 +2,7 @@
 
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Json, Text, Time};
-use crate::pg::row::{Fields, FieldsMut, Read, Record, Unique, Write};
+use crate::pg::row::{Fields, FieldsMut, Read, TableShape, Unique, Write};
 use uuid::Uuid;
 
 /// The half of a message that never changes.
@@ -21,7 +21,7 @@ pub struct Envelope<'a> {
 
 pub enum Envelopes {}
 
-impl Record for Envelopes {
+impl TableShape for Envelopes {
     const TABLE: Object = Object::Envelope;
     type Row<'a> = Envelope<'a>;
 }

@@ -6,7 +6,7 @@ use crate::pg::datum::Text;
 use crate::pg::scan::{Found, Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
-use crate::pg::versions::{Now, Version};
+use crate::pg::versions::{DirtyScan, Version};
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -75,14 +75,14 @@ pub fn key_hash(topic: Text<'_>, key: Text<'_>) -> i64 {
 }
 
 /// Messages of a key, as a snapshot has them.
-pub struct OfKey<'t>(Scan<'t, Deliveries>);
+pub struct KeyMessages<'t>(Scan<'t, Deliveries>);
 
 /// Some of them, in order.
 pub struct Messages<'s, 't>(&'s mut Scan<'t, Deliveries>, Keyed<'s>);
 
-impl<'t> OfKey<'t> {
+impl<'t> KeyMessages<'t> {
     pub fn open(table: &'t Table<Deliveries>, part: Part, snapshot: &'t Latest) -> Result<Self, Error> {
-        Ok(OfKey(Scan::open(table, part.index(), snapshot, 3)?))
+        Ok(KeyMessages(Scan::open(table, part.index(), snapshot, 3)?))
     }
 
     /// Those younger than number `seq`, the oldest first.
@@ -153,20 +153,20 @@ impl Messages<'_, '_> {
 }
 
 /// Versions of some messages of a key at this moment, in order.
-pub struct Versions<'s, 't>(&'s mut Now<'t, Deliveries>, Keyed<'s>);
+pub struct Versions<'s, 't>(&'s mut DirtyScan<'t, Deliveries>, Keyed<'s>);
 
-impl<'t> Now<'t, Deliveries> {
+impl<'t> DirtyScan<'t, Deliveries> {
     pub fn of_key(table: &'t Table<Deliveries>, part: Part) -> Result<Self, Error> {
-        Now::open(table, part.index(), 3)
+        DirtyScan::open(table, part.index(), 3)
     }
 
-    /// As [`OfKey::younger`].
+    /// As [`KeyMessages::younger`].
     pub fn younger<'s>(&'s mut self, keyed: Keyed<'s>, seq: i64) -> Versions<'s, 't> {
         self.scan.start(between(keyed.hash, seq.saturating_add(1), i64::MAX));
         Versions(self, keyed)
     }
 
-    /// As [`OfKey::older`].
+    /// As [`KeyMessages::older`].
     pub fn older<'s>(&'s mut self, keyed: Keyed<'s>, since: i64, seq: i64) -> Versions<'s, 't> {
         self.scan.start_backward(between(keyed.hash, since, seq - 1));
         Versions(self, keyed)
@@ -190,27 +190,27 @@ impl Versions<'_, '_> {
 
 /// What may become of a message by the changes in progress.
 #[derive(Clone, Copy)]
-pub struct Outlook {
+pub struct Fate {
     /// Whichever of them commit, it is still to be delivered, or dead if `dead_lasts`.
     pub lasts: bool,
     /// Who is changing it.
     pub changed_by: Option<pg_sys::TransactionId>,
 }
 
-impl Outlook {
-    pub fn of(seq: i64, table: &Table<Deliveries>, dead_lasts: bool) -> Result<Outlook, Error> {
-        let mut now = Now::open(table, Object::DeliveryPkey, 1)?;
+impl Fate {
+    pub fn of(seq: i64, table: &Table<Deliveries>, dead_lasts: bool) -> Result<Fate, Error> {
+        let mut now = DirtyScan::open(table, Object::DeliveryPkey, 1)?;
         now.scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &seq)]);
-        let mut outlook = Outlook { lasts: true, changed_by: None };
+        let mut fate = Fate { lasts: true, changed_by: None };
         let mut has_newest = false;
         while now.scan.next().is_some() {
             let version = now.version();
-            outlook.lasts &= dead_lasts || version.row.place != Place::Dead;
-            outlook.changed_by = outlook.changed_by.or(version.written_by).or(version.ended_by);
+            fate.lasts &= dead_lasts || version.row.place != Place::Dead;
+            fate.changed_by = fate.changed_by.or(version.written_by).or(version.ended_by);
             has_newest |= version.ended_by.is_none();
         }
-        outlook.lasts &= has_newest;
-        Ok(outlook)
+        fate.lasts &= has_newest;
+        Ok(fate)
     }
 }
 

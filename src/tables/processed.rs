@@ -2,7 +2,7 @@
 
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Text, Time};
-use crate::pg::row::{FieldsMut, Record, Unique, Write};
+use crate::pg::row::{FieldsMut, TableShape, Unique, Write};
 use uuid::Uuid;
 
 /// A consumer's marker: it has applied the effect of a message.
@@ -14,7 +14,7 @@ pub struct Marker<'a> {
 
 pub enum Markers {}
 
-impl Record for Markers {
+impl TableShape for Markers {
     const TABLE: Object = Object::Processed;
     type Row<'a> = Marker<'a>;
 }

@@ -2,7 +2,7 @@
 
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Numbers, Text, Time};
-use crate::pg::row::{FieldsMut, Record, Write};
+use crate::pg::row::{FieldsMut, TableShape, Write};
 
 /// What is left of deliveries that were completed together, see `rules/receipt.rs`.
 pub struct Receipt<'a> {
@@ -17,7 +17,7 @@ pub struct Receipt<'a> {
 
 pub enum Receipts {}
 
-impl Record for Receipts {
+impl TableShape for Receipts {
     const TABLE: Object = Object::Receipt;
     type Row<'a> = Receipt<'a>;
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
-use crate::pg::row::{Fields, Read, Record};
+use crate::pg::row::{Fields, Read, TableShape};
 use crate::pg::scan::{Key, Scan};
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, Table, Wait};
@@ -31,7 +31,7 @@ impl TopicRow {
 
 pub enum Topics {}
 
-impl Record for Topics {
+impl TableShape for Topics {
     const TABLE: Object = Object::Topic;
     type Row<'a> = TopicRow;
 }

@@ -11,7 +11,7 @@ import psycopg
 import test_keys_model
 import players
 from conftest import rows, value
-from outlook import cpu
+from observer import cpu
 from players import Call, Transaction, now
 
 TOPICS, CHANGING = test_keys_model.TOPICS, test_keys_model.CHANGING

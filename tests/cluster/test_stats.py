@@ -13,7 +13,7 @@ CONF = {"max_prepared_transactions": 4, "autovacuum": False}
 STATES = ("ready", "leased", "waiting", "dead")
 
 
-def stock(db):
+def by_state(db):
     """{topic: {state: count}} without the zeros, and without the old leases that `wear` needs."""
     found = db.execute(f"SELECT topic, {', '.join(STATES)} FROM outbox.stats WHERE topic <> 'pin'").fetchall()
     return {
@@ -58,7 +58,7 @@ def test_it_agrees_with_the_messages(db, seed):
         elif action == "purge":
             value(db, rng.choice(["redrive", "pause", "resume"]), topic)
         if step % 50 == 0:
-            until(lambda: stock(db) == counted(db), 5)  # both move on with the clock
+            until(lambda: by_state(db) == counted(db), 5)  # both move on with the clock
     assert {topic: totals(db, topic)[0] for topic in topics} == delivered
 
 
@@ -72,7 +72,7 @@ def test_a_hundred_thousand_are_not_visited(db):
     while one(db, "SELECT count(*) FROM outbox.delivery WHERE place = 'r' AND topic = 'hot'") > 1:
         assert claim(db, "hot") == []  # parks them
     assert sum(one(db, "SELECT ready FROM outbox.stats WHERE topic = %s", f"topic {n}") for n in range(20)) == 100_000
-    assert stock(db) == counted(db)
+    assert by_state(db) == counted(db)
     assert pages(explained(db, "SELECT * FROM outbox.stats")) < 5_000
 
 
@@ -83,7 +83,7 @@ def test_what_is_over_is_not_counted_under_a_held_snapshot(db, other):  # noqa: 
     for _ in range(2):
         append(db)
     assert len(claim(db, batch_size=1, lease_seconds=600)) == 1
-    assert stock(other) == {"orders": {"ready": 1, "leased": 1}}
+    assert by_state(other) == {"orders": {"ready": 1, "leased": 1}}
     assert pages(explained(other, "SELECT * FROM outbox.stats")) < 5_000
 
 
@@ -93,8 +93,8 @@ def test_workers_that_died_leave_ready_messages(server, database, db, other):  #
     assert [lease.id for lease in claim(db, "orders", lease_seconds=3)] == messages
     for _ in range(3):
         wear(db)
-    assert stock(other).get("orders", {}).get("ready", 0) == 0
-    until(lambda: stock(other) == {"orders": {"ready": 3}}, 10)
+    assert by_state(other).get("orders", {}).get("ready", 0) == 0
+    until(lambda: by_state(other) == {"orders": {"ready": 3}}, 10)
     time.sleep(1)
     assert one(other, "SELECT oldest_ready_seconds FROM outbox.stats WHERE topic = 'orders'") >= 1
     assert "orders" in one(other, "SELECT detail FROM outbox.status WHERE name = 'oldest ready'")
@@ -138,7 +138,7 @@ def test_totals_start_anew_with_the_server_and_with_the_extension(server, databa
 
 
 def test_more_topics_than_are_counted(server, database, db):
-    """Some 4,000 topics of all databases have totals, further ones have none; their stock is shown all the same. What was
+    """Some 4,000 topics of all databases have totals, further ones have none; their messages are counted all the same. What was
     counted stays, whoever comes later.
     """
     db.execute("SELECT outbox.append('topic ' || n, 'placed', '1') FROM generate_series(1, 5000) AS n")
@@ -168,7 +168,7 @@ def test_a_standby_shows_the_stock(server, database, db):
     try:
         standby.catch_up()
         with standby.connect(database, autocommit=True) as reader:
-            assert stock(reader) == {"orders": {"ready": 1, "leased": 1}}
+            assert by_state(reader) == {"orders": {"ready": 1, "leased": 1}}
             checks = dict(reader.execute("SELECT name, ok FROM outbox.status").fetchall())
             assert checks["version"] and checks["worker"] and checks["last purge"]
     finally:

@@ -7,7 +7,7 @@ its lease. One that appends steadily, and one that claims and completes hundreds
 REINDEX CONCURRENTLY and pg_repack. In the end, single calls as fast as they go, which must not deadlock.
 
 What is judged: every answer, afterwards, by the model of test_keys_model.py; that no error comes out but those of a lost race;
-and meanwhile, by looking from outside (outlook.py): what can be claimed is claimed within three seconds by a claim that asks
+and meanwhile, by looking from outside (observer.py): what can be claimed is claimed within three seconds by a claim that asks
 for it, though others hold what they hold; a claim that sleeps holds no row and delays nobody, and comes back early only with rows.
 """
 
@@ -22,7 +22,7 @@ import setup
 import test_keys_model
 import test_model
 from conftest import check_storage, value
-from outlook import Outlook, stories
+from observer import Observer, stories
 from server import Server
 from sessions import HOLDERS, TOPICS, Caller, Hammer, Hoarder, Holder, Notary, Producer, Tables, Worker, World
 from players import LIMIT
@@ -172,7 +172,7 @@ def hammer(world, db, chance, seconds):
 def run(world, chance, seconds, tools):
     workers = [Worker(world, number, topic, chance.random()) for number, topic in enumerate(ASKS)]
     workers.append(Caller(world, len(workers), None, chance.random()))
-    outlook = Outlook(world, workers)
+    observer = Observer(world, workers)
     sessions = [Holder(world, f"holder-{number}", chance.random()) for number in range(HOLDERS)]
     sessions.append(Hoarder(world, "hoarder", None, chance.random()))
     sessions += [Producer(world, "producer", chance.random())]
@@ -186,7 +186,7 @@ def run(world, chance, seconds, tools):
             world.went_wrong("does not end", session.name)
     time.sleep(5)  # nothing is open: the workers take what there is
     world.rest.set()
-    for session in [*workers, notary, outlook]:
+    for session in [*workers, notary, observer]:
         session.join(timeout=30)
         if session.is_alive():
             world.went_wrong("does not end", session.name)

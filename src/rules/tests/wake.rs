@@ -42,7 +42,7 @@ fn one_message_calls_one_of_many_the_last_that_came_and_the_leader_after_all_oth
     for expected in (0..50).rev() {
         assert_eq!(lists.call(TOPIC, NOW, false), Call::Wake(expected));
         assert!(wake::bucket(TOPIC, &buckets).is_called(TOPIC));
-        assert_eq!(lists.call(TOPIC, NOW, true), Call::Absorbed, "it has not looked yet");
+        assert_eq!(lists.call(TOPIC, NOW, true), Call::Coalesced, "it has not looked yet");
         assert_eq!(lists.wake(expected, NOW), Sleep::Over);
         assert!(!wake::bucket(TOPIC, &buckets).is_called(TOPIC));
         assert_eq!(lists.leave(expected, NOW, false), Left::Nothing);
@@ -60,7 +60,7 @@ fn who_sleeps_is_called_first_then_who_looks_and_last_who_leads() {
     lists.sleep(1, NEVER, NOW);
     assert_eq!(lists.call(TOPIC, NOW, false), Call::Wake(1));
     assert_eq!(lists.leave(1, NOW, true), Left::Call);
-    assert_eq!(lists.call(TOPIC, NOW, false), Call::Absorbed, "it looks once more");
+    assert_eq!(lists.call(TOPIC, NOW, false), Call::Coalesced, "it looks once more");
     assert_eq!(lists.sleep(2, NEVER, NOW), None);
     assert_eq!(lists.wake(2, NOW), Sleep::Over);
     assert_eq!(lists.leave(2, NOW, false), Left::Nothing);
@@ -113,7 +113,7 @@ fn messages_during_a_pause_wait_for_each_other_unless_somebody_left_them() {
     let end = busy(&buckets);
     assert_eq!(lists.call(TOPIC, NOW, false), Call::Wake(2));
     assert_eq!(lists.wake(2, NOW), Sleep::Until(end));
-    assert_eq!(lists.call(TOPIC, NOW, false), Call::Absorbed);
+    assert_eq!(lists.call(TOPIC, NOW, false), Call::Coalesced);
     assert_eq!(lists.leave(2, NOW, true), Left::Call);
     assert_eq!(lists.call(TOPIC, NOW, false), Call::Wake(1));
     assert_eq!(lists.call(TOPIC, NOW, true), Call::Wake(1), "others have looked, and left it");
@@ -129,7 +129,7 @@ fn of_those_who_come_during_a_pause_one_looks_for_all_at_its_end() {
     let mut lists = Waiters { buckets: &buckets, waiters: &mut places };
     let end = busy(&buckets);
     (0..3).for_each(|me| lists.pause(me, TOPIC, end, NOW));
-    assert_eq!(lists.call(TOPIC, NOW, false), Call::Absorbed);
+    assert_eq!(lists.call(TOPIC, NOW, false), Call::Coalesced);
     assert_eq!(lists.wake(0, NOW), Sleep::Until(end));
     assert_eq!((0..3).filter(|me| lists.wake(*me, end) == Sleep::Over).count(), 1);
     let bucket = wake::bucket(TOPIC, &buckets);

@@ -90,7 +90,7 @@ impl World {
             }
             match self.lists().call(key(wanted), now, urgent) {
                 Call::Wake(called) => return self.set_latch(Some(called)),
-                Call::Absorbed => return,
+                Call::Coalesced => return,
                 Call::Nobody => {}
             }
         }

@@ -7,15 +7,15 @@ SELECT topic, state, count FROM outbox.stats, LATERAL (VALUES ('ready', ready), 
  WHERE count <> 0
 EXCEPT ALL
 SELECT topic, state, count(*) FROM outbox.message WHERE state <> 'delivered' GROUP BY topic, state;
-CREATE TEMP VIEW stock AS SELECT topic, ready, leased, waiting, dead FROM outbox.stats;
+CREATE TEMP VIEW by_state AS SELECT topic, ready, leased, waiting, dead FROM outbox.stats;
 CREATE TEMP VIEW totals AS SELECT topic, delivered_total, failed_total, stale_total FROM outbox.stats;
 
 SELECT count(outbox.append('a', 'e', to_jsonb(n))) FROM generate_series(1, 6) AS n;
 SELECT count(outbox.append('b', 'e', to_jsonb(n), available_at => now() + interval '1 hour')) FROM generate_series(1, 3) AS n;
 SELECT count(outbox.append('b', 'e', to_jsonb(n), available_at => clock_timestamp() + interval '0.2 s')) FROM generate_series(4, 5) AS n;
-SELECT * FROM stock;
+SELECT * FROM by_state;
 SELECT pg_sleep(0.3);
-SELECT * FROM stock;
+SELECT * FROM by_state;
 -- Every state, and every way into it; a lease that ran out, with attempts left and without; an attempts limit of its own.
 SELECT outbox.set_topic('b', '{"max_attempts": 1}');
 SELECT count(*) FROM outbox.claim('worker', 'b', batch_size => 1);
@@ -27,11 +27,11 @@ SELECT count(*) FROM outbox.claim('worker', 'a', batch_size => 1, lease_seconds 
 SELECT token FROM outbox.claim('worker', 'a', batch_size => 1) \gset
 SELECT payload, outbox.complete(token) FROM outbox.claim('worker', 'a', batch_size => 1);
 UPDATE outbox.delivery SET leased_until = clock_timestamp() WHERE topic = 'a' AND leased_until < now() + interval '10 s';
-SELECT * FROM stock;
+SELECT * FROM by_state;
 SELECT * FROM difference;
 -- Paused or not, what is ready is shown.
 SELECT outbox.pause('a');
-SELECT * FROM stock WHERE topic = 'a';
+SELECT * FROM by_state WHERE topic = 'a';
 SELECT outbox.resume('a');
 -- How long the oldest ready message has been due, in whole seconds.
 SELECT topic, oldest_ready_seconds FROM outbox.stats;
@@ -94,7 +94,7 @@ SELECT pg_temp.append_many('ready', '{"type": "e", "payload": 1}'), pg_temp.appe
        pg_temp.append_many('waiting', '{"type": "e", "payload": 1, "available_at": "2100-01-01T00:00:01.%s00000Z"}');
 UPDATE outbox.delivery SET place = 'x' WHERE topic = 'dead';
 VACUUM outbox.delivery;
-SELECT * FROM stock;
+SELECT * FROM by_state;
 SELECT * FROM difference;
 -- In a read-only transaction, too.
 BEGIN READ ONLY;

@@ -66,14 +66,14 @@ def cpu(connection):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Outlook(threading.Thread):
+class Observer(threading.Thread):
     def __init__(self, world, workers):
-        super().__init__(daemon=True, name="outlook")
+        super().__init__(daemon=True, name="observer")
         self.world, self.workers = world, workers
         self.since = {}  # what can be claimed, and since when
         self.before = {}  # what was seen in the look before
         self.told = set()
-        self.db = world.connect("outlook")
+        self.db = world.connect("observer")
         self.start()
 
     def run(self):
