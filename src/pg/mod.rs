@@ -35,6 +35,7 @@ pub mod row;
 pub mod row_lock;
 pub mod savepoint;
 pub mod scan;
+pub mod scan_key;
 pub mod sequence;
 pub mod server;
 pub mod shape;

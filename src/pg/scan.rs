@@ -4,39 +4,12 @@ use crate::error::Error;
 use crate::pg::catalog::{self, Object};
 use crate::pg::datum::{Column, Text};
 use crate::pg::row::{Fields, Read};
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::pg::version;
 use pgrx::pg_sys;
 use std::marker::PhantomData;
-
-/// A condition on a column of the index, counted from 1.
-pub struct Key {
-    column: i16,
-    strategy: u32,
-    operator: pg_sys::Oid,
-    value: pg_sys::Datum,
-}
-
-impl Key {
-    pub fn new<'a>(column: i16, strategy: u32, operator: u32, value: &impl Column<'a>) -> Key {
-        Key { column, strategy, operator: operator.into(), value: value.datum() }
-    }
-
-    pub fn text(column: i16, value: &Text<'_>) -> Key {
-        Key::new(column, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, value)
-    }
-
-    /// What the key's value points to must live as long as this is used.
-    pub fn into_data(self) -> pg_sys::ScanKeyData {
-        let mut data = pg_sys::ScanKeyData::default();
-        // SAFETY: fills the entry in; text columns have collation "C", which ScanKeyInit assumes.
-        unsafe {
-            pg_sys::ScanKeyInit(&mut data, self.column, self.strategy as u16, self.operator, self.value);
-        }
-        data
-    }
-}
 
 /// A scan of one index of `R`'s table.
 pub struct Scan<'t, R> {

@@ -3,7 +3,8 @@
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::row::Read;
-use crate::pg::scan::{Key, Scan};
+use crate::pg::scan::Scan;
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::{Dirty, Latest};
 use crate::pg::table::{RowId, Table, Xid};
 use pgrx::pg_sys;

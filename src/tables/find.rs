@@ -4,13 +4,13 @@ use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Time;
 use crate::pg::row::Read;
-use crate::pg::scan::{Found, Key, Scan};
+use crate::pg::scan::{Found, Scan};
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Access, Table};
 use crate::tables::delivery::{Deliveries, Delivery};
 use crate::tables::envelope::{Envelope, Envelopes};
 use crate::tables::number;
-use pgrx::pg_sys;
 use uuid::Uuid;
 
 /// A table whose rows are found by `seq`.
@@ -76,10 +76,7 @@ impl<'t, R: Numbered> Lookup<'t, R> {
     fn descend(&mut self, seq: i64) {
         self.end = seq.saturating_add(SPAN);
         self.at = None;
-        self.scan.start([
-            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &seq),
-            Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, &self.end),
-        ]);
+        self.scan.start([Key::at_least(1, &seq), Key::below(1, &self.end)]);
     }
 }
 
@@ -96,7 +93,7 @@ pub fn envelope_of<T>(
 ) -> Result<Option<T>, Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopeId, snapshot, 1)?;
-    scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, &id)]);
+    scan.start([Key::equal(1, &id)]);
     let looked = scan.next().map(|found| look(found.row));
     Ok(looked)
 }
@@ -113,12 +110,7 @@ pub fn first_appended_since(
     let table = Table::<Envelopes>::open(Access::Read)?;
     let mut scan = Scan::open(&table, Object::EnvelopePkey, snapshot, 2)?;
     let mut young = number::highest_envelope()? + 1;
-    let keys = |from: &i64, to: &i64| {
-        [
-            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, from),
-            Key::new(1, pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, to),
-        ]
-    };
+    let keys = |from: &i64, to: &i64| [Key::at_least(1, from), Key::below(1, to)];
     scan.start(keys(&from, &young));
     let lowest = scan.next().map_or(young, |found| found.row.seq);
     let (mut old, mut first) = (lowest, i64::MAX);

@@ -3,7 +3,8 @@
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
-use crate::pg::scan::{Found, Key, Scan};
+use crate::pg::scan::{Found, Scan};
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::pg::versions::{DirtyScan, Version};
@@ -103,11 +104,7 @@ impl<'t> KeyMessages<'t> {
         if self.0.index_pages() > 1 {
             return true;
         }
-        self.0.start([
-            Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &i64::MIN),
-            Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &i64::MIN),
-            Key::new(2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT8LE, &i64::MAX),
-        ]);
+        self.0.start([Key::at_least(1, &i64::MIN), Key::at_least(2, &i64::MIN), Key::at_most(2, &i64::MAX)]);
         self.0.step()
     }
 
@@ -136,7 +133,7 @@ impl<'t> Hashes<'t> {
 
     /// The first from `hash` on.
     pub fn next_from(&mut self, hash: i64) -> Option<i64> {
-        self.0.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &hash)]);
+        self.0.start([Key::at_least(1, &hash)]);
         self.0.step().then(|| self.0.entry_number())
     }
 }
@@ -200,7 +197,7 @@ pub struct Fate {
 impl Fate {
     pub fn of(seq: i64, table: &Table<Deliveries>, dead_lasts: bool) -> Result<Fate, Error> {
         let mut now = DirtyScan::open(table, Object::DeliveryPkey, 1)?;
-        now.scan.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &seq)]);
+        now.scan.start([Key::equal(1, &seq)]);
         let mut fate = Fate { lasts: true, changed_by: None };
         let mut has_newest = false;
         while now.scan.next().is_some() {
@@ -222,7 +219,7 @@ pub fn parked_keys(
 ) -> Result<Vec<Text<'static>>, Error> {
     let (mut keys, mut known) = (Vec::new(), HashSet::new());
     let mut scan = Scan::open(table, Object::DeliveryParked, snapshot, 1)?;
-    scan.start([Key::text(1, &topic)]);
+    scan.start([Key::equal(1, &topic)]);
     while let Some(found) = scan.next() {
         crate::pg::server::check_for_interrupts();
         let Some(key) = found.row.key else { continue };
@@ -235,9 +232,5 @@ pub fn parked_keys(
 
 /// Messages with a key of that hash, numbered from `first` to `last`.
 fn between(hash: i64, first: i64, last: i64) -> [Key; 3] {
-    [
-        Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &hash),
-        Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &first),
-        Key::new(2, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_INT8LE, &last),
-    ]
+    [Key::equal(1, &hash), Key::at_least(2, &first), Key::at_most(2, &last)]
 }

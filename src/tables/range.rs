@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::Text;
-use crate::pg::scan::{Key, RowOfEntry, Scan};
+use crate::pg::datum::{Text, Time};
+use crate::pg::scan::{RowOfEntry, Scan};
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
 use crate::tables::delivery::Deliveries;
-use pgrx::pg_sys;
 use std::ops::ControlFlow;
 
 /// The indexes by topic, and by what else.
@@ -70,7 +70,7 @@ impl<'t> Range<'t> {
         loop {
             crate::pg::server::check_for_interrupts();
             let last = topics.last().unwrap_or(&nothing);
-            scan.start([Key::new(1, pg_sys::BTGreaterStrategyNumber, pg_sys::F_TEXT_GT, last)]);
+            scan.start([Key::above(1, last)]);
             if !scan.step() {
                 return Ok(topics);
             }
@@ -114,12 +114,10 @@ impl<'t> Range<'t> {
 
     fn start(&mut self, topic: Text<'_>, first: i64, last: i64, direction: Direction) {
         let (from, to) = match self.index {
-            Index::Ready | Index::Parked | Index::Dead => (pg_sys::F_INT8GE, pg_sys::F_INT8LE),
-            Index::Waiting => (pg_sys::F_TIMESTAMPTZ_GE, pg_sys::F_TIMESTAMPTZ_LE),
+            Index::Ready | Index::Parked | Index::Dead => (Key::at_least(2, &first), Key::at_most(2, &last)),
+            Index::Waiting => (Key::at_least(2, &Time(first)), Key::at_most(2, &Time(last))),
         };
-        let from = Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, from, &first);
-        let to = Key::new(2, pg_sys::BTLessEqualStrategyNumber, to, &last);
-        let keys = [Key::text(1, &topic), from, to];
+        let keys = [Key::equal(1, &topic), from, to];
         match direction {
             Direction::Forward => self.scan.start(keys),
             Direction::Backward => self.scan.start_backward(keys),

@@ -3,12 +3,12 @@
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Text, Time};
-use crate::pg::scan::{Key, Scan};
+use crate::pg::scan::Scan;
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
 use crate::tables::access::Rights;
 use crate::tables::delivery::Deliveries;
-use pgrx::pg_sys;
 
 impl<'t> Scan<'t, Rights> {
     /// All of them.
@@ -27,11 +27,11 @@ impl<'t> Scan<'t, Deliveries> {
         topic: Option<Text<'_>>,
         start: i64,
     ) -> Result<Self, Error> {
-        let from = |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &start);
+        let from = |column| Key::at_least(column, &start);
         match topic {
             Some(topic) => {
                 let mut scan = Scan::open(table, Object::DeliveryReady, snapshot, 2)?;
-                scan.start([Key::text(1, &topic), from(2)]);
+                scan.start([Key::equal(1, &topic), from(2)]);
                 Ok(scan)
             }
             None => {
@@ -45,7 +45,7 @@ impl<'t> Scan<'t, Deliveries> {
     /// Dead deliveries of `topic` in arrival order.
     pub fn dead(table: &'t Table<Deliveries>, snapshot: &'t Latest, topic: Text<'_>) -> Result<Self, Error> {
         let mut scan = Scan::open(table, Object::DeliveryDead, snapshot, 1)?;
-        scan.start([Key::text(1, &topic)]);
+        scan.start([Key::equal(1, &topic)]);
         Ok(scan)
     }
 
@@ -57,13 +57,12 @@ impl<'t> Scan<'t, Deliveries> {
         start: Time,
         now: Time,
     ) -> Result<Self, Error> {
-        let from =
-            |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, &start);
-        let to = |column| Key::new(column, pg_sys::BTLessEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_LE, &now);
+        let from = |column| Key::at_least(column, &start);
+        let to = |column| Key::at_most(column, &now);
         match topic {
             Some(topic) => {
                 let mut scan = Scan::open(table, Object::DeliveryWaitingTopic, snapshot, 3)?;
-                scan.start([Key::text(1, &topic), from(2), to(2)]);
+                scan.start([Key::equal(1, &topic), from(2), to(2)]);
                 Ok(scan)
             }
             None => {

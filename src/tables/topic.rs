@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::Text;
 use crate::pg::row::{Fields, Read, TableShape};
-use crate::pg::scan::{Key, Scan};
+use crate::pg::scan::Scan;
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{Against, Outcome, Table, Wait};
 use std::collections::HashMap;
@@ -93,7 +94,7 @@ impl<'t> TopicRules<'t> {
             return Ok(true);
         }
         let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
-        scan.start([Key::text(1, &topic)]);
+        scan.start([Key::equal(1, &topic)]);
         let Some(id) = scan.next().map(|found| found.id) else { return Ok(false) };
         let held = self.table.lock(id, Against::Change, self.snapshot, wait) == Outcome::Done;
         self.held = held.then(|| topic.bytes().to_vec());
@@ -105,7 +106,7 @@ impl<'t> TopicRules<'t> {
             return Ok(TopicRow::default());
         }
         let mut scan = Scan::open(self.table, Object::TopicPkey, self.snapshot, 1)?;
-        scan.start([Key::text(1, topic)]);
+        scan.start([Key::equal(1, topic)]);
         Ok(scan.next().map(|found| found.row).unwrap_or_default())
     }
 }

@@ -3,25 +3,24 @@
 use crate::error::Error;
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Text, Time};
-use crate::pg::scan::Key;
+use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::Table;
 use crate::pg::versions::AllVersions;
 use crate::tables::delivery::Deliveries;
-use pgrx::pg_sys;
 
 impl<'t> AllVersions<'t, Deliveries> {
     /// Of deliveries from number `from` on.
     pub fn from_number(table: &'t Table<Deliveries>, snapshot: &'t Latest, from: i64) -> Result<Self, Error> {
         let mut versions = AllVersions::open(table, snapshot, Object::DeliveryPkey, 1)?;
-        versions.start([Key::new(1, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &from)]);
+        versions.start([Key::at_least(1, &from)]);
         Ok(versions)
     }
 
     /// Of the delivery with that number.
     pub fn of_number(table: &'t Table<Deliveries>, snapshot: &'t Latest, number: i64) -> Result<Self, Error> {
         let mut versions = AllVersions::open(table, snapshot, Object::DeliveryPkey, 1)?;
-        versions.start([Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &number)]);
+        versions.start([Key::equal(1, &number)]);
         Ok(versions)
     }
 
@@ -32,12 +31,11 @@ impl<'t> AllVersions<'t, Deliveries> {
         topic: Option<Text<'_>>,
         from: Time,
     ) -> Result<Self, Error> {
-        let since =
-            |column| Key::new(column, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_TIMESTAMPTZ_GE, &from);
+        let since = |column| Key::at_least(column, &from);
         Ok(match topic {
             Some(topic) => {
                 let mut versions = AllVersions::open(table, snapshot, Object::DeliveryWaitingTopic, 2)?;
-                versions.start([Key::text(1, &topic), since(2)]);
+                versions.start([Key::equal(1, &topic), since(2)]);
                 versions
             }
             None => {
@@ -57,10 +55,7 @@ impl<'t> AllVersions<'t, Deliveries> {
         from: i64,
     ) -> Result<Self, Error> {
         let mut versions = AllVersions::open(table, snapshot, index, 2)?;
-        versions.start([
-            Key::new(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, &hash),
-            Key::new(2, pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, &from),
-        ]);
+        versions.start([Key::equal(1, &hash), Key::at_least(2, &from)]);
         Ok(versions)
     }
 }
