@@ -1,6 +1,7 @@
 //! Memory that sessions share: values behind one lock, and values made of atomics, some of both for each session.
 //!
-//! It has no pointers: a process may have it at another address.
+//! It has no pointers: a process may have it at another address. Its layout is that of C: a process may have another
+//! build of the library.
 
 use crate::pg::{lwlock, version};
 use pgrx::pg_sys;
@@ -15,6 +16,7 @@ pub trait Initial {
 }
 
 /// So many values side by side, each made where it is.
+#[repr(transparent)]
 pub struct Each<T, const N: usize>([T; N]);
 
 impl<T, const N: usize> Deref for Each<T, N> {
@@ -29,6 +31,14 @@ impl<T, const N: usize> DerefMut for Each<T, N> {
         &mut self.0
     }
 }
+
+/// Two values, in this order.
+#[repr(C)]
+pub struct Two<A, B>(pub A, pub B);
+
+/// Four values, in this order.
+#[repr(C)]
+pub struct Four<A, B, C, D>(pub A, pub B, pub C, pub D);
 
 /// What is made where it is.
 pub trait InPlace {
@@ -51,7 +61,7 @@ impl<T: Initial, const N: usize> InPlace for Each<T, N> {
     }
 }
 
-impl<A: InPlace, B: InPlace> InPlace for (A, B) {
+impl<A: InPlace, B: InPlace> InPlace for Two<A, B> {
     unsafe fn make(place: *mut Self) {
         // SAFETY: passed on to the caller; these are its parts.
         unsafe {
@@ -61,7 +71,7 @@ impl<A: InPlace, B: InPlace> InPlace for (A, B) {
     }
 }
 
-impl<A: InPlace, B: InPlace, C: InPlace, D: InPlace> InPlace for (A, B, C, D) {
+impl<A: InPlace, B: InPlace, C: InPlace, D: InPlace> InPlace for Four<A, B, C, D> {
     unsafe fn make(place: *mut Self) {
         // SAFETY: passed on to the caller; these are its parts.
         unsafe {

@@ -3,7 +3,7 @@
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
-use crate::pg::shared_memory::{Each, Initial, Memory};
+use crate::pg::shared_memory::{Each, Four, Initial, Memory, Two};
 use crate::pg::{server, version};
 use crate::rules::due_mark::DueMark;
 use crate::rules::floor::{self, Entry, Heads, IDLE, Pace, Slot};
@@ -42,10 +42,11 @@ pub enum Range {
 }
 
 /// What is behind the lock but for the waiters.
-type Locked = (Head, Each<Topic, TOPICS>, Each<Counted, TOPICS>, Each<LowWater, MARKS>);
+type Locked = Four<Head, Each<Topic, TOPICS>, Each<Counted, TOPICS>, Each<LowWater, MARKS>>;
 /// What is made of atomics but for the slots.
-type Open = (Each<Bucket, BUCKETS>, Each<MarkHead, MARKS>);
+type Open = Two<Each<Bucket, BUCKETS>, Each<MarkHead, MARKS>>;
 
+#[repr(C)]
 struct Head {
     /// Counts the topics that were ever given a slot.
     generation: u64,
@@ -103,6 +104,7 @@ impl Initial for SharedSlot {
 
 /// The next transaction id at `marked_at`, and the one before that: what is older has been open for a while.
 #[derive(Default)]
+#[repr(C)]
 struct Marks {
     marked_at: i64,
     newer_xid: u32,
@@ -110,6 +112,7 @@ struct Marks {
 }
 
 #[derive(Clone)]
+#[repr(C)]
 pub struct Topic {
     /// Of a topic, or of all, in one installation.
     occupant: Occupant,
@@ -129,6 +132,7 @@ pub struct Topic {
 }
 
 #[derive(Default)]
+#[repr(C)]
 pub struct SharedSlot {
     pub installation: AtomicU64,
     pub low: AtomicI64,
@@ -141,6 +145,7 @@ pub struct SharedSlot {
 
 /// What may be read of a low-water mark without the lock.
 #[derive(Default)]
+#[repr(C)]
 pub struct MarkHead {
     /// 0: nobody's.
     pub installation: AtomicU64,
@@ -198,7 +203,7 @@ impl Shared {
 
     /// `work` takes some dozen instructions, and raises no error.
     pub fn locked<T>(self, work: impl FnOnce(&mut Contents<'_>) -> T) -> T {
-        self.0.locked(|(head, topics, totals, marks_below), waiters| {
+        self.0.locked(|Four(head, topics, totals, marks_below), waiters| {
             work(&mut Contents {
                 marks: &mut head.marks,
                 generation: &mut head.generation,
