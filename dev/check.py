@@ -149,6 +149,21 @@ def short_files():
                 yield f"{name} has {lines} lines"
 
 
+def circles():
+    """No file uses, by whatever way, a file that uses it."""
+    files = {".".join(f.relative_to(SOURCE).with_suffix("").parts): f for f in SOURCE.rglob("*.rs")}
+    uses = {}
+    for name, file in files.items():
+        text = re.sub(r"\s+", "", code(file.read_text()).replace("super::", "")).replace("::", ".")
+        group = re.findall(r"crate\.([\w.]*)\{((?:[^{}]|\{[^{}]*\})*)\}", text)
+        paths = [f"{head}{part}" for head, parts in group for part in re.findall(r"[\w.]+", parts)]
+        paths += re.findall(r"crate\.([\w.]+)", text)
+        uses[name] = {other for other in files if other != name and any(f"{path}.".startswith(f"{other}.") for path in paths)}
+    while ends := {name for name in uses if not uses[name]} | set(uses).difference(*uses.values()):
+        uses = {name: others - ends for name, others in uses.items() if name not in ends}
+    yield from (f"src/{name.replace('.', '/')}.rs is in a circle, or between two" for name in sorted(uses))
+
+
 def functions():
     """A SQL function is in the file of its name, or the head of its neighbour's file names it; likewise its regression test."""
     for name in re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) outbox\.(\w+)", (setup.CHECKOUT / "sql/functions.sql").read_text(), re.M):
@@ -193,6 +208,7 @@ CHECKS = [
     unsafe_only_in_pg,
     unsafe_says_why,
     layering,
+    circles,
     no_messages_in_pg,
     short_files,
     functions,

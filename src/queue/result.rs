@@ -5,7 +5,7 @@ use crate::pg::datum::{Text, Time};
 pub use crate::pg::result_set::Caller;
 use crate::pg::result_set::{Kind, Set};
 use crate::queue::counts::StateCounts;
-use crate::shmem::counters::Totals;
+use crate::rules::counters::Totals;
 use crate::tables::envelope::Envelope;
 use pgrx::pg_sys::{self, BOOLOID, INT4OID, INT8OID, JSONBOID, TEXTOID, TIMESTAMPTZOID, UUIDOID};
 use uuid::Uuid;

@@ -2,10 +2,12 @@
 
 pub mod argument;
 pub mod backoff;
+pub mod counters;
 pub mod due_mark;
 pub mod floor;
 pub mod formats;
 pub mod jsonb_text;
+pub mod key_hash;
 pub mod low_water;
 pub mod notify;
 pub mod receipt;

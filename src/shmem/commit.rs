@@ -6,9 +6,9 @@
 
 use crate::pg::callback::{self, End};
 use crate::pg::server;
+use crate::rules::counters::{self, Totals};
 use crate::rules::floor::{self, NEVER};
 use crate::shmem;
-use crate::shmem::counters::{self, Totals};
 use crate::shmem::installations::key;
 use crate::shmem::memory::{Range, Shared};
 use crate::shmem::pending::{Effects, Pending, takes_back, with_pending};

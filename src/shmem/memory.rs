@@ -5,13 +5,13 @@
 
 use crate::pg::shared_memory::{Each, Four, Initial, Memory, Two};
 use crate::pg::{server, version};
+use crate::rules::counters::Counted;
 use crate::rules::due_mark::DueMark;
 use crate::rules::floor::{self, Entry, Heads, IDLE, Pace, Slot};
 use crate::rules::low_water::LowWater;
 use crate::rules::notify::PendingNotifications;
 use crate::rules::slots::{self, Key, Occupant};
 use crate::rules::wake::{self, Bucket, Waiter, Waiters};
-use crate::shmem::counters::Counted;
 use crate::shmem::installations;
 use std::cell::Cell;
 use std::ffi::CStr;

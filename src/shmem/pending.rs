@@ -3,9 +3,9 @@
 use crate::error::Error;
 use crate::pg::datum::{Text, Time};
 use crate::pg::server;
+use crate::rules::counters::{Event, Totals};
 use crate::rules::floor::{IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::rules::slots::Key;
-use crate::shmem::counters::{Event, Totals};
 use crate::shmem::installations;
 use crate::shmem::memory::{Range, Shared};
 use std::cell::{Cell, RefCell};

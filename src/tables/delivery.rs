@@ -7,7 +7,7 @@
 use crate::pg::catalog::Object;
 use crate::pg::datum::{Letter, Text, Time};
 use crate::pg::row::{Fields, FieldsMut, Partial, Read, RowKind, TableShape, Write};
-use crate::tables::key::key_hash;
+use crate::rules::key_hash;
 
 /// Where a delivery is in its life; the one column that a claim must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl<'a> Delivery<'a> {
             place: if waiting { Place::Waiting } else { Place::Ready },
             topic,
             key,
-            key_hash: key.map(|key| key_hash(topic, key)),
+            key_hash: key.map(|key| key_hash::of(topic.bytes(), key.bytes())),
         }
     }
 

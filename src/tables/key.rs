@@ -8,6 +8,7 @@ use crate::pg::scan_key::Key;
 use crate::pg::snapshot::Latest;
 use crate::pg::table::{RowId, Table};
 use crate::pg::versions::{DirtyScan, Version};
+use crate::rules::key_hash;
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -42,7 +43,7 @@ pub struct Keyed<'a> {
 
 impl<'a> Keyed<'a> {
     pub fn new(topic: Text<'a>, key: Text<'a>) -> Self {
-        Keyed { topic, key, hash: key_hash(topic, key) }
+        Keyed { topic, key, hash: key_hash::of(topic.bytes(), key.bytes()) }
     }
 
     /// In the current memory context, free of the scan it was read from.
@@ -65,14 +66,6 @@ impl<'a> Delivery<'a> {
     pub fn keyed(&self) -> Option<Keyed<'a>> {
         self.key.zip(self.key_hash).map(|(key, hash)| Keyed { topic: self.topic, key, hash })
     }
-}
-
-/// FNV-1a of topic and key: the same for ever and everywhere, because it is stored.
-pub fn key_hash(topic: Text<'_>, key: Text<'_>) -> i64 {
-    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let topic = topic.bytes().iter().fold(0xcbf2_9ce4_8422_2325, fold);
-    let both = key.bytes().iter().fold(fold(topic, &0), fold);
-    both.cast_signed()
 }
 
 /// Messages of a key, as a snapshot has them.
