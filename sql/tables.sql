@@ -1,9 +1,9 @@
 -- A message has two halves with opposite lives. Its envelope is written once and never changes; its delivery
 -- changes a few times and is then over, leaving a receipt. What is wide is append-only, what changes is narrow.
 --
--- src/pg/shape.rs reads this file, to find out whether somebody has changed a table.
+-- src/pg/rows/shape.rs reads this file, to find out whether somebody has changed a table.
 -- No foreign keys, no CHECK that a user's input can reach (it would print the payload), no triggers.
--- The first is the envelope, because who locks several begins with it: DROP EXTENSION too. See src/pg/table.rs.
+-- The first is the envelope, because who locks several begins with it: DROP EXTENSION too. See src/pg/rows/table.rs.
 -- Names are compared bytewise (collation "C"), so that no upgrade of a collation library can break an index.
 
 CREATE TABLE outbox.envelope (

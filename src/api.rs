@@ -10,10 +10,10 @@ use crate::functions::{
     Function, append, call, claim, cloudevent, complete, consume_once, extend, fail, grant_access, pause,
     purge, redrive, release, retry_dead, set_topic, stats, status, wait,
 };
-use crate::pg::call::Call;
-use crate::pg::datum::{Json, Text, Time, UuidArray, uuid};
-use crate::pg::error_report::passing;
-use crate::pg::server;
+use crate::pg::calls::call::Call;
+use crate::pg::calls::error_report::passing;
+use crate::pg::session::server;
+use crate::pg::value::datum::{Json, Text, Time, UuidArray, uuid};
 use crate::queue::look::Request;
 use crate::queue::result::{AnswerRows, Caller, ClaimedRows, StatsRows, StatusRows};
 use crate::tables::privileges;

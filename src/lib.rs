@@ -41,7 +41,7 @@ extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["v
 
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    pg::error_report::without_backtraces();
+    pg::calls::error_report::without_backtraces();
     pg::catalog::register(&tables::objects::EXTENSION);
     settings::register();
     tables::privileges::register(functions::CAPABILITIES);

@@ -2,7 +2,7 @@
 //!
 //! Where a topic may override a setting, the accessor takes what operators have set for the topic.
 
-use crate::pg::server;
+use crate::pg::session::server;
 use crate::shmem;
 use crate::tables::topic::TopicRow;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};

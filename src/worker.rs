@@ -11,8 +11,8 @@
 
 use crate::functions::purge::{self, Purged};
 use crate::pg::catalog;
-use crate::pg::datum::Time;
-use crate::pg::{background, server};
+use crate::pg::session::{background, server};
+use crate::pg::value::datum::Time;
 use crate::shmem::notify::Notifier;
 use crate::tables::access;
 use crate::{queue, settings};

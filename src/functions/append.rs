@@ -4,18 +4,17 @@
 //! neither is within reach of PL/pgSQL.
 
 use crate::error::Error;
-use crate::pg::datum::{Json, Text, Time, letters, parse_uuid};
-use crate::pg::jsonb::Object;
-use crate::pg::jsonb::Value;
-use crate::pg::server;
-use crate::pg::table::{Access, Table};
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::server;
+use crate::pg::value::datum::{Json, Text, Time, letters, parse_uuid};
+use crate::pg::value::jsonb::{Object, Value};
 use crate::rules::argument::{self, Fault};
-use crate::shmem::pending;
+use crate::settings;
+use crate::shmem::{self, pending};
 use crate::tables::access::{self, Right};
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::envelope::{Envelope, Envelopes};
 use crate::tables::number;
-use crate::{settings, shmem};
 use uuid::Uuid;
 
 /// The header that holds the trace, as W3C Trace Context names it.

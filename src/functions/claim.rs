@@ -1,7 +1,7 @@
 //! `claim`: leases the oldest ready messages.
 
 use crate::error::Error;
-use crate::pg::server;
+use crate::pg::session::server;
 use crate::queue::look::{Request, checked, look};
 use crate::queue::result::{Caller, Claimed, ClaimedRows};
 use crate::queue::wake;

@@ -1,10 +1,10 @@
 //! A stored message as others exchange events: CloudEvents 1.0, in its JSON format.
 
 use crate::error::Error;
-use crate::pg::datum::Json;
-use crate::pg::jsonb::{Object, Value};
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::session::server;
+use crate::pg::value::datum::Json;
+use crate::pg::value::jsonb::{Object, Value};
 use crate::rules::argument::{self, Fault};
 use crate::rules::formats;
 use crate::tables::envelope::Envelope;

@@ -1,7 +1,7 @@
 //! `complete` and `complete_batch`: delivered.
 
 use crate::error::Error;
-use crate::pg::datum::UuidArray;
+use crate::pg::value::datum::UuidArray;
 use crate::queue::answer;
 use crate::queue::result::{Answer, AnswerRows, Caller};
 use crate::rules::argument::{self, Fault};

@@ -1,9 +1,9 @@
 //! Consumer side: `consume_once` makes a repeated delivery harmless.
 
 use crate::error::Error;
-use crate::pg::datum::Text;
-use crate::pg::server;
-use crate::pg::table::Table;
+use crate::pg::rows::table::Table;
+use crate::pg::session::server;
+use crate::pg::value::datum::Text;
 use crate::rules::argument::{self, Fault};
 use crate::tables::access::{self, Right};
 use crate::tables::processed::{Marker, Markers};

@@ -1,7 +1,7 @@
 //! `extend`: a lease that ends later.
 
 use crate::error::Error;
-use crate::pg::datum::Time;
+use crate::pg::value::datum::Time;
 use crate::queue::answer::{Answer, settle};
 use crate::rules::argument;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! `fail` and `abandon`: not delivered, to be tried again or dead.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
+use crate::pg::value::datum::{Text, Time};
 use crate::queue::answer::{Answer, settle};
 use crate::rules::argument::{self, Fault};
 use crate::tables::delivery::Place;

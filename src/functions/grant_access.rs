@@ -1,8 +1,8 @@
 //! `grant_access` and `revoke_access`; `apply_access` and `forget_access` for rows written by hand, see `tables/privileges.rs`.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, letters};
-use crate::pg::role;
+use crate::pg::session::role;
+use crate::pg::value::datum::{Text, letters};
 use crate::rules::argument::{self, Fault};
 use crate::tables::access::{self, Right};
 use crate::tables::privileges;

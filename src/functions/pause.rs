@@ -1,7 +1,7 @@
 //! `pause` and `resume`: claims skip a topic, and take it up again.
 
 use crate::error::Error;
-use crate::pg::datum::Text;
+use crate::pg::value::datum::Text;
 use crate::queue::topic::{changed, checked, look_again};
 
 const PAUSE: &str = include_str!("../queries/pause.sql");

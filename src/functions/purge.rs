@@ -1,11 +1,11 @@
 //! Clean-up: deletes what is over and past its retention, and records the deaths that nobody has met.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::savepoint;
-use crate::pg::server::{self, Meter};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table, Wait};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Table, Wait};
+use crate::pg::session::savepoint;
+use crate::pg::session::server::{self, Meter};
+use crate::pg::value::datum::{Text, Time};
 use crate::queue::deaths::Deaths;
 use crate::queue::key_release::Ended;
 use crate::rules::argument;
@@ -69,7 +69,7 @@ pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
             Ok(0)
         }
     };
-    // Locked before any other table, see `table.rs`.
+    // Locked before any other table, see `pg/rows/table.rs`.
     let _first = Table::<Envelopes>::open(Access::Read)?;
     let (shortest, lowest, young) = first_young(days)?;
     // While numbers are stored that the sequence has not reached, the database is being restored, or follows another

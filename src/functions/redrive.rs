@@ -1,9 +1,9 @@
 //! `redrive`: another life for the dead messages of a topic.
 
 use crate::error::Error;
-use crate::pg::datum::Text;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::value::datum::Text;
 use crate::queue::revive::{Dead, GoingBack, revive};
 use crate::rules::argument;
 use crate::tables::delivery::Deliveries;

@@ -1,8 +1,8 @@
 //! `retry_dead`: another life for one dead message.
 
 use crate::error::Error;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Table};
 use crate::queue::revive::{GoingBack, revive};
 use crate::rules::argument::{self, Fault};
 use crate::tables::delivery::Deliveries;

@@ -1,9 +1,9 @@
 //! `set_topic`: settings overridden for one topic.
 
 use crate::error::Error;
-use crate::pg::datum::{Json, Text, letters};
-use crate::pg::jsonb::Value;
-use crate::pg::table::{Access, Table};
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::value::datum::{Json, Text, letters};
+use crate::pg::value::jsonb::Value;
 use crate::queue::key_release;
 use crate::queue::topic::{changed, checked, look_again};
 use crate::rules::argument::{self, Fault};

@@ -1,9 +1,9 @@
 //! `read_stats`, for `outbox.stats`: how many messages each topic has by state, and what has become of its messages.
 
 use crate::error::Error;
-use crate::pg::datum::Text;
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::session::server;
+use crate::pg::value::datum::Text;
 use crate::queue::counts::{StateCounts, Tables, TopicCounts};
 use crate::queue::result::{Caller, Stats, StatsRows};
 use crate::settings;

@@ -1,10 +1,12 @@
 //! `read_status`, for `outbox.status`: health checks, what is wrong and what to do about it.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
-use crate::pg::{background, catalog, server, shape};
+use crate::pg::catalog;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::shape;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::{background, server};
+use crate::pg::value::datum::{Text, Time};
 use crate::queue::counts::{Tables, TopicCounts};
 use crate::queue::key::Keys;
 use crate::queue::result::{Caller, Status, StatusRows};

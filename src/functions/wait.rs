@@ -1,9 +1,9 @@
 //! `wait`: sleeps until a claim would find something.
 
 use crate::error::Error;
-use crate::pg::call::Call;
-use crate::pg::datum::Text;
-use crate::pg::server;
+use crate::pg::calls::call::Call;
+use crate::pg::session::server;
+use crate::pg::value::datum::Text;
 use crate::queue::look::{Request, checked, look};
 use crate::queue::wake;
 

@@ -4,7 +4,7 @@
 //! functions, so a change of any function makes the next call look again; so does a change of one of the relations.
 
 use crate::error::Error;
-use crate::pg::invalidation;
+use crate::pg::session::invalidation;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -27,7 +27,7 @@ pub struct Extension {
     pub version: &'static str,
     /// Tables, indexes, sequences and row types that are opened: at most [`MOST`].
     pub relations: &'static [&'static CStr],
-    /// What is there if the extension is. Indexes are missed when their table is opened, see `shape.rs`.
+    /// What is there if the extension is. Indexes are missed when their table is opened, see `rows/shape.rs`.
     pub required: &'static [Object],
     /// The script that makes the tables, and those that must be as it makes them: at most [`MOST`].
     pub script: &'static str,

@@ -1,7 +1,7 @@
 //! A sequence: its shape, its value, and taking the next.
 
 use crate::error::Error;
-use crate::pg::role;
+use crate::pg::session::role;
 use pgrx::pg_sys;
 
 /// What a sequence's only row looks like to the server (commands/sequence.h).

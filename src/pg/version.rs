@@ -3,7 +3,7 @@
 mod executor;
 
 #[cfg(any(feature = "pg14", feature = "pg15", feature = "pg16"))]
-use super::lwlock;
+use crate::pg::session::lwlock;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;

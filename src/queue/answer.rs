@@ -5,21 +5,21 @@
 //! judge by the latest state in every isolation level: SQL under REPEATABLE READ would call a new lease stale.
 
 use crate::error::Error;
-use crate::pg::datum::{Numbers, Text, Time};
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Outcome, Table, Wait};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Outcome, Table, Wait};
+use crate::pg::session::server;
+use crate::pg::value::datum::{Numbers, Text, Time};
 use crate::queue::key_release::{self, Ended};
 use crate::rules::counters::Event;
 use crate::rules::{backoff, receipt, token};
-use crate::shmem::pending;
+use crate::settings;
+use crate::shmem::{self, pending};
 use crate::tables::access::{self, Right};
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::envelope::Envelopes;
 use crate::tables::find::Lookup;
 use crate::tables::receipt::{Receipt, Receipts};
 use crate::tables::topic::{TopicRules, Topics};
-use crate::{settings, shmem};
 use uuid::Uuid;
 
 /// An answer to a lease, but for that it is done.

@@ -1,6 +1,6 @@
 //! A part of a claim that is taken back unless it is kept. Nothing is told of it.
 
-use crate::pg::savepoint::Savepoint;
+use crate::pg::session::savepoint::Savepoint;
 use crate::shmem::pending;
 
 pub struct Attempt {

@@ -9,13 +9,13 @@
 //! so a lease costs one WAL record where SELECT … FOR UPDATE SKIP LOCKED and UPDATE write two.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::encoding::ToClient;
-use crate::pg::fetch::ById;
-use crate::pg::scan::Scan;
-use crate::pg::server::{self, Meter};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table};
+use crate::pg::read::fetch::ById;
+use crate::pg::read::scan::Scan;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{RowId, Table};
+use crate::pg::session::server::{self, Meter};
+use crate::pg::value::datum::{Text, Time};
+use crate::pg::value::encoding::ToClient;
 use crate::queue::candidates::{Candidates, From};
 use crate::queue::deaths::Deaths;
 use crate::queue::key::Keys;

@@ -1,7 +1,7 @@
 //! Messages that a look at the ready ones does not bring, put in arrival order.
 
-use crate::pg::datum::Time;
-use crate::pg::table::RowId;
+use crate::pg::rows::table::RowId;
+use crate::pg::value::datum::Time;
 use crate::rules::floor::Cost;
 use std::collections::{BTreeMap, HashSet};
 

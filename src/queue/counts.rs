@@ -8,12 +8,12 @@
 //! many messages. Those are left out, until one of them has run out and nobody has claimed since: then it is walked over.
 
 use crate::error::Error;
-use crate::pg::btree::{self, Span};
-use crate::pg::datum::{Text, Time};
-use crate::pg::fetch::ById;
-use crate::pg::scan::RowOfEntry;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::btree::{self, Span};
+use crate::pg::read::fetch::ById;
+use crate::pg::read::scan::RowOfEntry;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::value::datum::{Text, Time};
 use crate::shmem;
 use crate::shmem::floor::Passed;
 use crate::shmem::low_water::Known;
@@ -132,7 +132,7 @@ impl<'t> TopicCounts<'t> {
     pub fn by_state(&mut self) -> Result<Vec<(Text<'static>, StateCounts)>, Error> {
         let (mut by_state, mut ahead) = (Vec::new(), Vec::new());
         for topic in self.topics()? {
-            crate::pg::server::check_for_interrupts();
+            crate::pg::session::server::check_for_interrupts();
             let place = by_state.len();
             let mut seen = self.near(topic, |rest| ahead.push(Ahead { place, rest }))?;
             seen.states.oldest = self.oldest_of(&seen);

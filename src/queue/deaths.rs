@@ -1,10 +1,10 @@
 //! Deaths that a claim records: of messages that have no attempt left.
 
 use crate::error::Error;
-use crate::pg::datum::Time;
-use crate::pg::fetch::ById;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table, Wait};
+use crate::pg::read::fetch::ById;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{RowId, Table, Wait};
+use crate::pg::value::datum::Time;
 use crate::queue::key_release::{self, Ended, Tried};
 use crate::tables::delivery::{Deliveries, Delivery};
 use crate::tables::topic::TopicRules;

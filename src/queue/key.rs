@@ -24,11 +24,11 @@
 //! back are all locked before the first is parked; so the one that looks for parked ones waits for nobody that waits. Claims never wait.
 
 use crate::error::Error;
-use crate::pg::datum::Time;
-use crate::pg::fetch::ById;
-use crate::pg::server::{self, Meter};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Outcome, RowId, Table, Wait};
+use crate::pg::read::fetch::ById;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Outcome, RowId, Table, Wait};
+use crate::pg::session::server::{self, Meter};
+use crate::pg::value::datum::Time;
 use crate::shmem::floor::ScanStart;
 use crate::shmem::low_water::Known;
 use crate::shmem::{self, pending};

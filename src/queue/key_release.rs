@@ -1,12 +1,12 @@
 //! What the end or the return of a message means for the others of its key. The rules are at the head of `queue/key.rs`.
 
 use crate::error::Error;
-use crate::pg::datum::Text;
-use crate::pg::fetch::ById;
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Against, Outcome, RowId, Table, Wait, Xid};
-use crate::pg::versions::DirtyScan;
+use crate::pg::read::fetch::ById;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::read::versions::DirtyScan;
+use crate::pg::rows::table::{Against, Outcome, RowId, Table, Wait, Xid};
+use crate::pg::session::server;
+use crate::pg::value::datum::Text;
 use crate::shmem::{self, pending};
 use crate::tables;
 use crate::tables::delivery::{Deliveries, Delivery, Place};

@@ -1,10 +1,10 @@
 //! Worker side, first half: one look for what is claimable, which never waits for anybody.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::queue::batch::{Batch, Purpose, Source, Wanted, Writes};
 use crate::queue::result::ClaimedRows;
 use crate::queue::wake::Found;

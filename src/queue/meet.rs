@@ -1,7 +1,7 @@
 //! What a claim does with a message it has met: one verdict for each.
 
 use crate::error::Error;
-use crate::pg::table::RowId;
+use crate::pg::rows::table::RowId;
 use crate::queue::batch::Batch;
 use crate::queue::candidates::From;
 use crate::queue::key::Turn;

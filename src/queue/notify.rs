@@ -3,11 +3,11 @@
 //! Outside the transactions that append: a NOTIFY in those would serialise their commits and forbid PREPARE TRANSACTION.
 
 use crate::error::Error;
-use crate::pg::datum::Time;
-use crate::pg::scan::Scan;
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::scan::Scan;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::server;
+use crate::pg::value::datum::Time;
 use crate::rules::notify::Notifications;
 use crate::shmem::notify::Notifier;
 use crate::tables::delivery::Deliveries;

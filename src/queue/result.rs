@@ -1,9 +1,9 @@
 //! The sets that the SQL functions return.
 
+pub use crate::pg::calls::result_set::Caller;
+use crate::pg::calls::result_set::{Kind, Set};
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Text, Time};
-pub use crate::pg::result_set::Caller;
-use crate::pg::result_set::{Kind, Set};
+use crate::pg::value::datum::{Text, Time};
 use crate::queue::counts::StateCounts;
 use crate::rules::counters::Totals;
 use crate::tables::envelope::Envelope;

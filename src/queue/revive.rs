@@ -4,18 +4,18 @@
 //! moment is waited for, and judged by what that leaves.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::scan::Scan;
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Outcome, RowId, Table, Wait};
+use crate::pg::read::scan::Scan;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{Outcome, RowId, Table, Wait};
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::queue::key_release;
+use crate::settings;
 use crate::shmem::in_order::InOrder;
-use crate::shmem::pending;
+use crate::shmem::{self, pending};
 use crate::tables::delivery::{Deliveries, Place};
 use crate::tables::find::Lookup;
 use crate::tables::topic::{TopicRules, Topics};
-use crate::{settings, shmem};
 use std::collections::BTreeSet;
 
 /// Leases that go back with revived messages: locked in arrival order among those, as answers lock too, and parked when

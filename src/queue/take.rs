@@ -1,9 +1,9 @@
 //! What a claim makes of a message that it may lease: leased, or failed where its client cannot be shown it.
 
 use crate::error::Error;
-use crate::pg::datum::{Json, Text};
-use crate::pg::encoding::ToClient;
-use crate::pg::table::{Outcome, RowId, Wait};
+use crate::pg::rows::table::{Outcome, RowId, Wait};
+use crate::pg::value::datum::{Json, Text};
+use crate::pg::value::encoding::ToClient;
 use crate::queue::attempt::Attempt;
 use crate::queue::batch::{Batch, Purpose, Writes};
 use crate::queue::candidates::From;

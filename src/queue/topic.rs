@@ -5,8 +5,8 @@
 //! messages claimable again takes that back.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::table::{Access, Table};
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::value::datum::{Text, Time};
 use crate::rules::argument;
 use crate::shmem::pending;
 use crate::tables::topic::Topics;

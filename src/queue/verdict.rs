@@ -1,6 +1,6 @@
 //! What a claim can do with a message it has met.
 
-use crate::pg::table::{RowId, Xid};
+use crate::pg::rows::table::{RowId, Xid};
 use crate::queue::candidates::From;
 use crate::shmem::floor::ScanStart;
 use crate::tables::delivery::Delivery;

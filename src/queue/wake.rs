@@ -1,8 +1,8 @@
 //! Waiting for work inside the server.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::server;
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::shmem;
 use crate::shmem::wake::Waiting;
 

@@ -4,8 +4,8 @@
 //! After a commit an error would be a PANIC. So what is told was listed before, and the shared memory attached; telling
 //! takes a lock, sets latches, and frees.
 
-use crate::pg::callback::{self, End};
-use crate::pg::server;
+use crate::pg::session::callback::{self, End};
+use crate::pg::session::server;
 use crate::rules::counters::{self, Totals};
 use crate::rules::floor::{self, NEVER};
 use crate::shmem;

@@ -4,8 +4,8 @@
 //! A topic that was counted keeps its place; one that finds none within its window is not counted.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::server;
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::rules::counters::{self, Counted, Totals};
 use crate::shmem::installations;
 use crate::shmem::memory::{Shared, TOPICS, Topic};

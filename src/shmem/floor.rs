@@ -2,11 +2,12 @@
 //! cache: where it cannot be had, every look starts at the beginning and is right.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table, Xid};
-use crate::pg::versions::AllVersions;
-use crate::pg::{catalog, server};
+use crate::pg::catalog;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::read::versions::AllVersions;
+use crate::pg::rows::table::{Access, Table, Xid};
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::rules::floor::{self, Cost, Look, NEVER, Seen};
 use crate::rules::slots::Key;
 use crate::shmem;

@@ -1,11 +1,11 @@
 //! Deliveries in arrival order, from the low-water mark on.
 
 use crate::error::Error;
-use crate::pg::datum::Text;
-use crate::pg::fetch::ById;
-use crate::pg::scan::{Found, Scan};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table};
+use crate::pg::read::fetch::ById;
+use crate::pg::read::scan::{Found, Scan};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{RowId, Table};
+use crate::pg::value::datum::Text;
 use crate::shmem::low_water::{self, Known};
 use crate::tables::delivery::Deliveries;
 use std::rc::Rc;

@@ -3,8 +3,8 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::datum::Text;
-use crate::pg::server;
+use crate::pg::session::server;
+use crate::pg::value::datum::Text;
 use crate::rules::slots::Key;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};

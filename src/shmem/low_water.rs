@@ -3,10 +3,10 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::datum::{Text, Time};
-use crate::pg::server;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::{RowId, Table};
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::rules::floor::IDLE;
 use crate::rules::low_water::{LowWater, Survivor};
 use crate::shmem::memory::{MARK_UNUSED, MarkHead, Shared};

@@ -3,8 +3,9 @@
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.
 
-use crate::pg::shared_memory::{Each, Four, Initial, Memory, Two};
-use crate::pg::{server, version};
+use crate::pg::session::server;
+use crate::pg::session::shared_memory::{Each, Four, Initial, Memory, Two};
+use crate::pg::version;
 use crate::rules::counters::Counted;
 use crate::rules::due_mark::DueMark;
 use crate::rules::floor::{self, Entry, Heads, IDLE, Pace, Slot};

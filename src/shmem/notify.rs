@@ -1,7 +1,8 @@
 //! Telling those who LISTEN, see `rules/notify.rs`: the side of a transaction, and that of the notifier.
 
-use crate::pg::datum::Time;
-use crate::pg::{background, callback, server, version};
+use crate::pg::session::{background, callback, server};
+use crate::pg::value::datum::Time;
+use crate::pg::version;
 use crate::rules::notify::Notifications;
 use crate::shmem::memory::Shared;
 use pgrx::guc::GucSetting;

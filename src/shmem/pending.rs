@@ -1,8 +1,8 @@
 //! What a transaction has to tell the others when it ends: noted while it runs, told by `commit.rs`.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::server;
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
 use crate::rules::counters::{Event, Totals};
 use crate::rules::floor::{IDLE, Look, NEVER, NUMBERING, Seen};
 use crate::rules::slots::Key;

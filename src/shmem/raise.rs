@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::Time;
-use crate::pg::server::{self, Meter};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
-use crate::pg::versions::AllVersions;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::read::versions::AllVersions;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::server::{self, Meter};
+use crate::pg::value::datum::Time;
 use crate::rules::floor;
 use crate::rules::low_water::{LowWater, Raise, Survivor, Walked};
 use crate::shmem::installations;

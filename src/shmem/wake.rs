@@ -4,8 +4,10 @@
 //! session that is cancelled or terminated leaves when its transaction is aborted.
 
 use crate::error::Error;
-use crate::pg::datum::{Text, Time};
-use crate::pg::{server, snapshot, version};
+use crate::pg::read::snapshot;
+use crate::pg::session::server;
+use crate::pg::value::datum::{Text, Time};
+use crate::pg::version;
 use crate::rules::slots::Key;
 use crate::rules::wake::{Call, Left, Sleep, Waiters};
 use crate::shmem::installations::{self, Keys};

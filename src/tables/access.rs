@@ -6,12 +6,12 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::datum::{Text, letters};
-use crate::pg::row::{Fields, Read, TableShape};
-use crate::pg::scan::Scan;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
-use crate::pg::{invalidation, role};
+use crate::pg::read::scan::Scan;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::row::{Fields, Read, TableShape};
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::{invalidation, role};
+use crate::pg::value::datum::{Text, letters};
 use crate::rules::argument;
 use crate::tables::envelope::Envelopes;
 use pgrx::pg_sys;

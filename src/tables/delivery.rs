@@ -5,8 +5,8 @@
 //! ready, waiting -park-> parked -take_turn-> waiting, and due · parked -lease-> leased
 
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Letter, Text, Time};
-use crate::pg::row::{Fields, FieldsMut, Partial, Read, RowKind, TableShape, Write};
+use crate::pg::rows::row::{Fields, FieldsMut, Partial, Read, RowKind, TableShape, Write};
+use crate::pg::value::datum::{Letter, Text, Time};
 use crate::rules::key_hash;
 
 /// Where a delivery is in its life; the one column that a claim must not change.

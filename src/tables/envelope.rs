@@ -1,8 +1,8 @@
 //! `outbox.envelope`.
 
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Json, Text, Time};
-use crate::pg::row::{Fields, FieldsMut, Read, TableShape, Unique, Write};
+use crate::pg::rows::row::{Fields, FieldsMut, Read, TableShape, Unique, Write};
+use crate::pg::value::datum::{Json, Text, Time};
 use uuid::Uuid;
 
 /// The half of a message that never changes.

@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::Time;
-use crate::pg::row::Read;
-use crate::pg::scan::{Found, Scan};
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::scan::{Found, Scan};
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::row::Read;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::value::datum::Time;
 use crate::tables::delivery::{Deliveries, Delivery};
 use crate::tables::envelope::{Envelope, Envelopes};
 use crate::tables::number;

@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::Text;
-use crate::pg::scan::{Found, Scan};
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table};
-use crate::pg::versions::{DirtyScan, Version};
+use crate::pg::read::scan::{Found, Scan};
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::read::versions::{DirtyScan, Version};
+use crate::pg::rows::table::{RowId, Table};
+use crate::pg::value::datum::Text;
 use crate::rules::key_hash;
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use pgrx::pg_sys;
@@ -214,7 +214,7 @@ pub fn parked_keys(
     let mut scan = Scan::open(table, Object::DeliveryParked, snapshot, 1)?;
     scan.start([Key::equal(1, &topic)]);
     while let Some(found) = scan.next() {
-        crate::pg::server::check_for_interrupts();
+        crate::pg::session::server::check_for_interrupts();
         let Some(key) = found.row.key else { continue };
         if known.insert(key.bytes().to_vec()) {
             keys.push(key.copied());

@@ -7,10 +7,10 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::index_end::from_end;
-use crate::pg::lock::RelationLock;
+use crate::pg::read::index_end::from_end;
+use crate::pg::rows::table::{Access, Table};
 use crate::pg::sequence;
-use crate::pg::table::{Access, Table};
+use crate::pg::session::lock::RelationLock;
 use crate::rules::receipt;
 use crate::tables::delivery::Deliveries;
 use crate::tables::envelope::Envelopes;

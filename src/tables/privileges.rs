@@ -5,13 +5,13 @@
 //! difference to these: so it carries rows and no GRANT, which a server without the role would refuse.
 
 use crate::error::Error;
+use crate::pg::calls::spi;
 use crate::pg::catalog::{self, Object};
-use crate::pg::datum::Text;
-use crate::pg::lock::RelationLock;
-use crate::pg::table::{Access, Table};
-use crate::pg::{role, spi};
-use crate::tables::access;
-use crate::tables::access::Rights;
+use crate::pg::rows::table::{Access, Table};
+use crate::pg::session::lock::RelationLock;
+use crate::pg::session::role;
+use crate::pg::value::datum::Text;
+use crate::tables::access::{self, Rights};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys::{self, Oid};
 use pgrx::spi::Spi;

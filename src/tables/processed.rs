@@ -1,8 +1,8 @@
 //! `outbox.processed`.
 
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Text, Time};
-use crate::pg::row::{FieldsMut, TableShape, Unique, Write};
+use crate::pg::rows::row::{FieldsMut, TableShape, Unique, Write};
+use crate::pg::value::datum::{Text, Time};
 use uuid::Uuid;
 
 /// A consumer's marker: it has applied the effect of a message.

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Text, Time};
-use crate::pg::scan::{RowOfEntry, Scan};
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::Table;
+use crate::pg::read::scan::{RowOfEntry, Scan};
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::Table;
+use crate::pg::value::datum::{Text, Time};
 use crate::tables::delivery::Deliveries;
 use std::ops::ControlFlow;
 
@@ -68,7 +68,7 @@ impl<'t> Range<'t> {
         let mut topics: Vec<Text<'static>> = Vec::new();
         let nothing = Text::new(b"");
         loop {
-            crate::pg::server::check_for_interrupts();
+            crate::pg::session::server::check_for_interrupts();
             let last = topics.last().unwrap_or(&nothing);
             scan.start([Key::above(1, last)]);
             if !scan.step() {
@@ -92,7 +92,7 @@ impl<'t> Range<'t> {
         let mut walked = Walked { entries: 0, left_at: None };
         let Limit { mut rows, mut remains } = limit;
         while self.scan.step() {
-            crate::pg::server::check_for_interrupts();
+            crate::pg::session::server::check_for_interrupts();
             let go_on = match self.scan.row_of_entry() {
                 Some(row) => {
                     rows -= 1;

@@ -1,8 +1,8 @@
 //! `outbox.receipt`.
 
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Numbers, Text, Time};
-use crate::pg::row::{FieldsMut, TableShape, Write};
+use crate::pg::rows::row::{FieldsMut, TableShape, Write};
+use crate::pg::value::datum::{Numbers, Text, Time};
 
 /// What is left of deliveries that were completed together, see `rules/receipt.rs`.
 pub struct Receipt<'a> {

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::{Text, Time};
-use crate::pg::scan::Scan;
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::Table;
+use crate::pg::read::scan::Scan;
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::table::Table;
+use crate::pg::value::datum::{Text, Time};
 use crate::tables::access::Rights;
 use crate::tables::delivery::Deliveries;
 

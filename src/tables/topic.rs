@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::datum::Text;
-use crate::pg::row::{Fields, Read, TableShape};
-use crate::pg::scan::Scan;
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Against, Outcome, Table, Wait};
+use crate::pg::read::scan::Scan;
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::row::{Fields, Read, TableShape};
+use crate::pg::rows::table::{Against, Outcome, Table, Wait};
+use crate::pg::value::datum::Text;
 use std::collections::HashMap;
 
 /// What an operator has set for a topic; None means: as the setting of that name.

@@ -1,8 +1,8 @@
 //! Locking rows, and who has locked them.
 
-use crate::pg::row::TableShape;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Against, Outcome, RowId, Table, Wait, Xid, is_own, outcome};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::row::TableShape;
+use crate::pg::rows::table::{Against, Outcome, RowId, Table, Wait, Xid, is_own, outcome};
 use pgrx::pg_sys;
 
 impl<R: TableShape> Table<R> {

@@ -2,7 +2,7 @@
 //!
 //! Values are cut out of the binary form as they are, so depth, number range and precision are PostgreSQL's own.
 
-use crate::pg::datum::{Column, Json};
+use crate::pg::value::datum::{Column, Json};
 use crate::rules::jsonb_text::{text_bound, text_size};
 use pgrx::pg_sys;
 use std::ffi::CStr;

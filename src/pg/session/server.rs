@@ -1,7 +1,7 @@
 //! The server around a call: may it write, what time is it, wait a little, be interrupted.
 
 use crate::error::Error;
-use crate::pg::datum::Time;
+use crate::pg::value::datum::Time;
 use crate::rules::floor::Cost;
 use crate::rules::formats;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};

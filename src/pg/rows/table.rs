@@ -9,11 +9,16 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Catalog};
-use crate::pg::indexes::IndexMaintenance;
-use crate::pg::row::{FieldsMut, RowKind, TableShape, Unique, Write};
-use crate::pg::shape;
-use crate::pg::snapshot::Latest;
-pub use crate::pg::usage::{Access, Against, Outcome, RowId, Wait, Xid};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::indexes::IndexMaintenance;
+use crate::pg::rows::row::{FieldsMut, RowKind, TableShape, Unique, Write};
+use crate::pg::rows::shape;
+pub use crate::pg::rows::usage::Access;
+pub use crate::pg::rows::usage::Against;
+pub use crate::pg::rows::usage::Outcome;
+pub use crate::pg::rows::usage::RowId;
+pub use crate::pg::rows::usage::Wait;
+pub use crate::pg::rows::usage::Xid;
 use crate::pg::version::{self, IndexUpdate};
 use pgrx::pg_sys;
 use std::cell::{Cell, OnceCell, RefCell};

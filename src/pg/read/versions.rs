@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::pg::catalog::Object;
-use crate::pg::row::Read;
-use crate::pg::scan::Scan;
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::{Dirty, Latest};
-use crate::pg::table::{RowId, Table, Xid};
+use crate::pg::read::scan::Scan;
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::{Dirty, Latest};
+use crate::pg::rows::row::Read;
+use crate::pg::rows::table::{RowId, Table, Xid};
 use pgrx::pg_sys;
 
 /// Versions in index order, also of rows that are gone and of transactions that are open or rolled back.

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::datum::{Column, Text};
-use crate::pg::row::{Fields, Read};
-use crate::pg::scan_key::Key;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table};
+use crate::pg::read::scan_key::Key;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::row::{Fields, Read};
+use crate::pg::rows::table::{RowId, Table};
+use crate::pg::value::datum::{Column, Text};
 use crate::pg::version;
 use pgrx::pg_sys;
 use std::marker::PhantomData;

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::row::TableShape;
-use crate::pg::snapshot::Dirty;
-use crate::pg::table::{Access, Table};
+use crate::pg::read::snapshot::Dirty;
+use crate::pg::rows::row::TableShape;
+use crate::pg::rows::table::{Access, Table};
 use crate::pg::version;
 use pgrx::pg_sys;
 

@@ -1,9 +1,9 @@
 //! Single rows by where they are.
 
-use crate::pg::row::{Fields, Read};
-use crate::pg::scan::Found;
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{RowId, Table};
+use crate::pg::read::scan::Found;
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::row::{Fields, Read};
+use crate::pg::rows::table::{RowId, Table};
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 

@@ -6,10 +6,10 @@
 
 use crate::error::{Difference, Error};
 use crate::pg::catalog;
-use crate::pg::indexes::IndexMaintenance;
-use crate::pg::row::{RowKind, Unique, Write};
-use crate::pg::snapshot::Latest;
-use crate::pg::table::{Outcome, RowId, Table, Wait};
+use crate::pg::read::snapshot::Latest;
+use crate::pg::rows::indexes::IndexMaintenance;
+use crate::pg::rows::row::{RowKind, Unique, Write};
+use crate::pg::rows::table::{Outcome, RowId, Table, Wait};
 use crate::pg::version::{self, IndexUpdate};
 use pgrx::pg_sys::{self, CmdType, varlena};
 use std::ffi::CStr;

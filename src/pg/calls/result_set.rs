@@ -4,7 +4,7 @@
 
 use crate::error::{Difference, Error};
 use crate::pg::catalog::{self, Object};
-use crate::pg::row::FieldsMut;
+use crate::pg::rows::row::FieldsMut;
 use crate::pg::version;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::datum::Datum;

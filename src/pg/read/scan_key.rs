@@ -1,6 +1,6 @@
 //! Conditions of an index scan.
 
-use crate::pg::datum::{Column, Text, Time};
+use crate::pg::value::datum::{Column, Text, Time};
 use pgrx::pg_sys;
 use uuid::Uuid;
 

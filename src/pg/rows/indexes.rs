@@ -4,7 +4,7 @@
 //! are not even opened, and the predicate of the others is not evaluated: together a sixth of an append.
 
 use crate::pg::catalog::Catalog;
-use crate::pg::row::{Partial, RowKind};
+use crate::pg::rows::row::{Partial, RowKind};
 use crate::pg::version::{self, IndexUpdate};
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -126,7 +126,7 @@ impl IndexMaintenance {
         // SAFETY: check, insert with a token, enter the indexes, confirm or take back, release the token.
         unsafe {
             loop {
-                crate::pg::server::check_for_interrupts();
+                crate::pg::session::server::check_for_interrupts();
                 if !version::check_index_constraints(self.info, slot, self.estate, self.arbiters) {
                     return (false, std::ptr::null_mut());
                 }

@@ -1,7 +1,7 @@
 //! Rows as Rust values: what a table tells of itself.
 
 use crate::pg::catalog::Object;
-use crate::pg::datum::Column;
+use crate::pg::value::datum::Column;
 use pgrx::pg_sys;
 use std::marker::PhantomData;
 

@@ -1,7 +1,7 @@
 //! What this session's client can be shown: text goes to it in its encoding, and core raises an error where that has
 //! not the character.
 
-use crate::pg::datum::{Json, Text};
+use crate::pg::value::datum::{Json, Text};
 use crate::rules::jsonb_text::{Part, visit};
 use pgrx::pg_sys;
 use std::ffi::CStr;

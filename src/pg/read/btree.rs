@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
-use crate::pg::scan::Entry;
+use crate::pg::read::scan::Entry;
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub fn count(index: Object, spans: &mut HashMap<Vec<u8>, Vec<Span>>) -> Result<(
         let step = pages.div_ceil(PAGES).max(1);
         // The first page is the tree's own.
         for page in (1..pages).step_by(step as usize) {
-            crate::pg::server::check_for_interrupts();
+            crate::pg::session::server::check_for_interrupts();
             let (fork, mode) = (pg_sys::ForkNumber::MAIN_FORKNUM, pg_sys::ReadBufferMode::RBM_NORMAL);
             let buffer = pg_sys::ReadBufferExtended(index, fork, page, mode, strategy);
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);

@@ -3,7 +3,8 @@
 //! It has no pointers: a process may have it at another address. Its layout is that of C: a process may have another
 //! build of the library.
 
-use crate::pg::{lwlock, version};
+use crate::pg::session::lwlock;
+use crate::pg::version;
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
