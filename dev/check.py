@@ -164,6 +164,18 @@ def circles():
     yield from (f"src/{name.replace('.', '/')}.rs is in a circle, or between two" for name in sorted(uses))
 
 
+def paths():
+    """A file that a comment or a page of the project names is there."""
+    root = setup.CHECKOUT
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("sql/*.sql"), *SOURCE.rglob("*.rs"), *root.glob("dev/*.py")]
+    for page in pages:
+        folders = [root, SOURCE, page.parent, page.parent.parent]
+        for path in set(re.findall(r"`([\w/]+\.(?:rs|py|sql))`|\b((?:src|dev|tests|sql|benches)/[\w/]+\.(?:rs|py|sql))\b", page.read_text())):
+            path = "".join(path)
+            if "NAME" not in path and not any((folder / path).exists() for folder in folders):
+                yield f"{here(page)} names {path}"
+
+
 def functions():
     """A SQL function is in the file of its name, or the head of its neighbour's file names it; likewise its regression test."""
     for name in re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) outbox\.(\w+)", (setup.CHECKOUT / "sql/functions.sql").read_text(), re.M):
@@ -211,6 +223,7 @@ CHECKS = [
     circles,
     no_messages_in_pg,
     short_files,
+    paths,
     functions,
     pure_rules,
     ascii_sql,

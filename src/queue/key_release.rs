@@ -7,12 +7,12 @@ use crate::pg::read::versions::DirtyScan;
 use crate::pg::rows::table::{Against, Outcome, RowId, Table, Wait, Xid};
 use crate::pg::session::server;
 use crate::pg::value::datum::Text;
-use crate::shmem::{self, pending};
-use crate::tables;
+use crate::shmem::pending;
 use crate::tables::delivery::{Deliveries, Delivery, Place};
 use crate::tables::find::Lookup;
 use crate::tables::key::{KeyMessages, Keyed, Part};
 use crate::tables::topic::TopicRules;
+use crate::{shmem, tables};
 use std::collections::{BTreeMap, HashSet};
 
 /// What was done, or the transaction because of which it would have had to wait.

@@ -9,7 +9,7 @@ pub mod deaths;
 pub mod key;
 pub mod key_release;
 pub mod look;
-pub mod meet;
+pub mod meeting;
 pub mod notify;
 pub mod result;
 pub mod revive;

@@ -8,7 +8,7 @@ use crate::queue::attempt::Attempt;
 use crate::queue::batch::{Batch, Purpose, Writes};
 use crate::queue::candidates::From;
 use crate::queue::key_release::{self, Tried};
-use crate::queue::verdict::{Meeting, Met, held};
+use crate::queue::meeting::{Meeting, Met, held};
 use crate::rules::counters::Event;
 use crate::rules::{backoff, token};
 use crate::settings;
