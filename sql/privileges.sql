@@ -1,4 +1,4 @@
--- Nothing for PUBLIC: a role gets EXECUTE (and USAGE on the schema) by GRANT, and nobody but the owner gets the tables.
+-- Nothing for PUBLIC: outbox.grant_access() gives a role EXECUTE and USAGE; the tables are the owner's alone.
 REVOKE ALL ON SCHEMA outbox FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM PUBLIC;

@@ -1,4 +1,5 @@
 -- A plain CREATE SCHEMA: if somebody already owns a schema of this name, the installation stops here.
 CREATE SCHEMA outbox;
 
-COMMENT ON SCHEMA outbox IS 'Transactional outbox: append in your transaction, claim and answer from workers in any language';
+COMMENT ON SCHEMA outbox IS
+'Transactional outbox: append in your transaction, claim and answer from workers in any language';

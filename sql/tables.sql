@@ -1,9 +1,9 @@
 -- A message has two halves with opposite lives. Its envelope is written once and never changes; its delivery
--- changes a few times and is then over, leaving a receipt. What is wide is append-only, what changes is narrow.
+-- changes a few times and is then over, leaving a receipt. The wide half is append-only, the changing half is narrow.
 --
--- src/pg/rows/shape.rs reads this file, to find out whether somebody has changed a table.
--- No foreign keys, no CHECK that a user's input can reach (it would print the payload), no triggers.
--- The first is the envelope, because who locks several begins with it: DROP EXTENSION too. See src/pg/rows/table.rs.
+-- src/pg/rows/shape.rs reads this file and compares the tables with it.
+-- No foreign keys, no triggers, and no CHECK that a user's input can reach: it would print the payload.
+-- The envelope comes first: every transaction that locks several tables locks it first, also DROP EXTENSION.
 -- Names are compared bytewise (collation "C"), so that no upgrade of a collation library can break an index.
 
 CREATE TABLE outbox.envelope (
@@ -21,11 +21,12 @@ CREATE TABLE outbox.envelope (
 ) USING heap;
 
 -- place: r = in the ready index (ready or leased), w = waiting, k = parked behind an older message of its key,
--- x = dead. "Leased" is no place of its own: a claim must change no column that an index or its predicate uses, or its update is not HOT. The fillfactor leaves each
--- page room for a new version of every row, as a claim writes it: all claims HOT. What a claim leaves as it is stands
--- at the end, where WAL leaves it out. Vacuum gives no pages back: to do so it locks out everybody, here and on
--- standbys, and the next backlog needs them again. Else autovacuum's defaults serve all three tables: at 4,000
--- messages a second delivery stays at some 15 MB, and envelope and receipt change only when purge deletes.
+-- x = dead. "Leased" is no place of its own: a claim must change no column of an index or its predicate, or its update
+-- is not HOT. The fillfactor leaves room on each page for a new version of every row: all claims are HOT. Columns that
+-- a claim does not change stand at the end, where WAL leaves them out. Vacuum gives no pages back: to do so it locks
+-- out every session, here and on standbys, and the next backlog needs the pages again. Autovacuum's defaults serve all
+-- three tables: at 4,000 messages a second, delivery stays at some 15 MB, and envelope and receipt change only when
+-- purge deletes.
 CREATE TABLE outbox.delivery (
     seq pg_catalog.int8 NOT NULL,
     lease pg_catalog.int8,
@@ -53,8 +54,8 @@ CREATE INDEX delivery_dead ON outbox.delivery (topic, seq)
 CREATE INDEX delivery_parked ON outbox.delivery (topic, seq)
     WHERE place OPERATOR(pg_catalog.=) 'k'::pg_catalog."char";
 
--- The messages of a key: an index each for those that are ready or leased, those that are neither, and the dead, so
--- that nobody who looks for some walks over the others. By a hash, because two texts take twice as long to compare.
+-- The messages of a key: an index each for ready or leased ones, for waiting or parked ones, and for dead ones, so that
+-- a look for one kind does not walk over the others. The key is a hash: comparing two texts takes twice as long.
 CREATE INDEX delivery_key_ready ON outbox.delivery (key_hash, seq)
     WHERE place OPERATOR(pg_catalog.=) 'r'::pg_catalog."char" AND key_hash IS NOT NULL;
 CREATE INDEX delivery_key_later ON outbox.delivery (key_hash, seq)
@@ -62,9 +63,9 @@ CREATE INDEX delivery_key_later ON outbox.delivery (key_hash, seq)
 CREATE INDEX delivery_key_dead ON outbox.delivery (key_hash, seq)
     WHERE place OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" AND key_hash IS NOT NULL;
 
--- One row for all messages that one call completed after as many attempts under one owner: those numbered first to
--- last, or of them only those in seqs. A row per message would cost a fifth of claim and complete.
--- last - first is below 65536, so whoever looks for a number knows where to stop.
+-- One row for all messages that one call completed with the same number of attempts under one owner: all from first to
+-- last, or only those in seqs. A row per message would cost 20 % of claim and complete.
+-- last - first is below 65536, so a search for a number knows where to stop.
 CREATE TABLE outbox.receipt (
     first pg_catalog.int8 NOT NULL,
     last pg_catalog.int8 NOT NULL,
@@ -84,7 +85,7 @@ CREATE TABLE outbox.processed (
 
 CREATE INDEX processed_processed_at ON outbox.processed (processed_at);
 
--- A row only where an operator has set something; NULL means: as the setting of that name.
+-- A row only for a topic that an operator has changed; NULL: the setting of that name counts.
 CREATE TABLE outbox.topic (
     topic pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
     paused pg_catalog.bool NOT NULL DEFAULT false,
@@ -98,8 +99,8 @@ CREATE TABLE outbox.topic (
     CONSTRAINT topic_pkey PRIMARY KEY (topic)
 ) USING heap;
 
--- Rights: one row each, topic * for all. A row names its role as a dump can carry it to any server; the number, which no
--- dump carries, is the role's when the row is written, and NULL where there is none of that name.
+-- Rights, one a row; topic * for all. A row names its role, so that a dump restores on any server. The number is the
+-- oid of the role when the row is written, or NULL if there is no such role; no dump carries it.
 CREATE FUNCTION outbox.role_number (role pg_catalog.text)
 RETURNS pg_catalog.oid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path TO pg_catalog, pg_temp
@@ -114,7 +115,7 @@ CREATE TABLE outbox.access (
 
 CREATE INDEX access_number ON outbox.access (number);
 
--- No key: of two roles that exchange their names neither waits for the other.
+-- No unique key: in it, two roles that exchange their names would wait for each other.
 ALTER TABLE outbox.access REPLICA IDENTITY FULL;
 
 -- What claim returns. Its columns may grow at the end, never change.
@@ -131,23 +132,27 @@ CREATE TYPE outbox.claimed AS (
     leased_until pg_catalog.timestamptz
 );
 
--- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + place in the call.
+-- One value of this sequence numbers up to 1024 messages of one call: seq = value * 1024 + position in the call.
 -- Beyond the maximum a number would not fit a token. src/tables/number.rs refuses a sequence of another shape.
 CREATE SEQUENCE outbox.arrival AS pg_catalog.int8 MINVALUE 1 MAXVALUE 1125899906842623 CACHE 1 NO CYCLE;
 
 COMMENT ON SEQUENCE outbox.arrival IS 'Arrival order: one value numbers up to 1024 messages of one call. Private.';
-COMMENT ON TABLE outbox.envelope IS 'What a message is: written once, never changed. Private; read outbox.message.';
-COMMENT ON TABLE outbox.delivery IS 'What is still to be done for a message: ready, leased, waiting or dead. Private; read outbox.message.';
-COMMENT ON TABLE outbox.receipt IS 'What is left of deliveries that were completed together. Private; read outbox.message.';
-COMMENT ON TABLE outbox.processed IS 'Markers of outbox.consume_once(): consumer has applied the effect of message_id. outbox.purge() removes them.';
-COMMENT ON TABLE outbox.topic IS 'Topics for which an operator has set something; NULL means: as the setting of that name';
-COMMENT ON TABLE outbox.access IS 'Rights: what outbox.grant_access() has given. Private.';
+COMMENT ON TABLE outbox.envelope IS
+'The content of a message: written once, never changed. Private; read outbox.message.';
+COMMENT ON TABLE outbox.delivery IS
+'The delivery of a message that is ready, leased, waiting or dead. Private; read outbox.message.';
+COMMENT ON TABLE outbox.receipt IS 'One row for deliveries that were completed together. Private; read outbox.message.';
+COMMENT ON TABLE outbox.processed IS
+'Markers of outbox.consume_once(): consumer has applied the effect of message_id. outbox.purge() removes them.';
+COMMENT ON TABLE outbox.topic IS 'Topics with settings or a pause of their own; NULL: the setting of that name counts';
+COMMENT ON TABLE outbox.access IS 'Rights given by outbox.grant_access(). Private.';
 COMMENT ON TYPE outbox.claimed IS 'A leased message, as outbox.claim() returns it';
 COMMENT ON COLUMN outbox.delivery.lease IS 'Nonce of the current lease, part of its token';
-COMMENT ON COLUMN outbox.delivery.place IS 'r ready or leased, w waiting, k parked behind an older message of its key, x dead';
+COMMENT ON COLUMN outbox.delivery.place IS
+'r ready or leased, w waiting, k parked behind an older message of its key, x dead';
 COMMENT ON COLUMN outbox.delivery.key_hash IS 'FNV-1a of topic and key; different keys may share one';
-COMMENT ON COLUMN outbox.receipt.seqs IS 'Their numbers, ascending; NULL means all from first to last';
-COMMENT ON COLUMN outbox.envelope.available_at IS 'As the producer asked; NULL means at once';
+COMMENT ON COLUMN outbox.receipt.seqs IS 'Numbers of the messages, ascending; NULL: all from first to last';
+COMMENT ON COLUMN outbox.envelope.available_at IS 'The time that the producer asked for; NULL: at once';
 COMMENT ON COLUMN outbox.access.number IS 'The role''s oid when the row was written; NULL if there was no such role';
 COMMENT ON FUNCTION outbox.role_number IS 'The oid of a role, or NULL. Private.';
 
@@ -158,7 +163,7 @@ SELECT pg_catalog.pg_extension_config_dump('outbox.delivery', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.receipt', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.processed', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox.topic', '');
--- But no right of a role that is gone or, until outbox.purge() has seen it, renamed.
+-- It leaves out rights of roles that are gone or, until outbox.purge() has seen it, renamed.
 SELECT pg_catalog.pg_extension_config_dump('outbox.access',
     'WHERE number IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_roles AS r
         WHERE r.oid OPERATOR(pg_catalog.=) number AND r.rolname OPERATOR(pg_catalog.=) role)');

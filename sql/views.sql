@@ -1,5 +1,6 @@
--- One row per stored message: an envelope with its delivery, or else with a receipt. A lease that ran out on the last allowed attempt shows as dead here although nobody
--- has recorded the death yet. The default of outbox.max_attempts stands here for sessions without the library.
+-- One row per stored message: an envelope with its delivery, or else with a receipt. A lease that ran out on the last
+-- allowed attempt shows as dead here before the death is recorded. The default of outbox.max_attempts stands here for
+-- sessions without the library.
 CREATE VIEW outbox.message AS
 SELECT e.id,
        e.topic,
@@ -53,20 +54,38 @@ CREATE VIEW outbox.status AS
 SELECT name, ok, detail
   FROM outbox.read_status();
 
-COMMENT ON VIEW outbox.message IS 'Every stored message and its state: ready, leased, waiting, delivered or dead. Never shows a token.';
-COMMENT ON COLUMN outbox.message.available_at IS 'When the message is, or was last, due; behind older messages of its key, when its turn came';
+COMMENT ON VIEW outbox.message IS
+'Every stored message and its state: ready, leased, waiting, delivered or dead. Never shows a token.';
+COMMENT ON COLUMN outbox.message.available_at IS
+'When the message is, or was last, due; after a wait behind older messages of its key, when its turn came';
 COMMENT ON COLUMN outbox.message.attempts IS 'Deliveries started';
 COMMENT ON COLUMN outbox.message.leased_until IS 'End of the running lease; NULL if there is none';
-COMMENT ON COLUMN outbox.message.lease_owner IS 'Who holds the lease, or who delivered the message or had it when it died';
-COMMENT ON COLUMN outbox.message.last_error IS 'What the last failed attempt reported, at most 8 kB';
-COMMENT ON COLUMN outbox.message.state IS 'ready (due and not leased; while older messages of its key are not over, not claimable yet), leased, waiting, delivered or dead';
+COMMENT ON COLUMN outbox.message.lease_owner IS
+'The worker that holds the lease, delivered the message, or had it when it died';
+COMMENT ON COLUMN outbox.message.last_error IS 'Reason of the last failed attempt, at most 8 kB';
+COMMENT ON COLUMN outbox.message.state IS
+'ready (due and not leased, although perhaps behind older messages of its key), leased, waiting, delivered or dead';
 
-COMMENT ON VIEW outbox.stats IS 'Per topic, how many messages are in which state now, and what was answered since the server started. Cheap: read it every few seconds. Exact for topics with less than 10000 / number of topics messages per state (20 to 10000); beyond that, ready, waiting and dead count entries of an index, corrected by samples, and leased misses leases older than that many messages of the topic. Topics with no message in any of these states and no answer since the server started are not shown.';
-COMMENT ON COLUMN outbox.stats.ready IS 'Claimable now, or as soon as the topic is not paused and the older messages of the key are over';
-COMMENT ON COLUMN outbox.stats.oldest_ready_seconds IS 'Whole seconds since the oldest ready message was due; NULL if none is ready';
-COMMENT ON COLUMN outbox.stats.delivered_total IS 'Messages completed in committed transactions since the server started; NULL if there is no shared memory for it, or no room for one more topic';
-COMMENT ON COLUMN outbox.stats.failed_total IS 'Attempts that were failed or abandoned since the server started; a lease that ran out is not counted';
-COMMENT ON COLUMN outbox.stats.stale_total IS 'Answers that were refused because their lease was not current, since the server started';
-COMMENT ON VIEW outbox.status IS 'Health checks, one a row: version, preload, shared memory, worker, last purge, oldest ready, paused, access, xmin horizon, dead tuples, wraparound, message numbers, half messages, foreign keys, parked. Cheap: read it every few seconds.';
-COMMENT ON COLUMN outbox.status.ok IS 'False if somebody should do something about it';
-COMMENT ON COLUMN outbox.status.detail IS 'What was found, and what to do if it is not ok';
+COMMENT ON VIEW outbox.stats IS
+'Per topic: how many messages are in each state now, and what was answered since the server started. Cheap: read it '
+'every few seconds. Counts are exact for a topic with fewer messages in a state than 10000 / number of topics (at '
+'least 20, at most 10000). Above that, counts are estimates from index entries and samples, and leased may miss '
+'older leases. A topic is shown while it has messages to deliver, or if one of its messages was answered since the '
+'server started.';
+COMMENT ON COLUMN outbox.stats.ready IS
+'Claimable now, or once the topic is not paused and the older messages of the key are over';
+COMMENT ON COLUMN outbox.stats.oldest_ready_seconds IS
+'Whole seconds since the oldest ready message was due; NULL if none is ready';
+COMMENT ON COLUMN outbox.stats.delivered_total IS
+'Messages completed in committed transactions since the server started; NULL without shared memory, or without room '
+'in it for one more topic';
+COMMENT ON COLUMN outbox.stats.failed_total IS
+'Attempts that were failed or abandoned since the server started; a lease that ran out is not counted';
+COMMENT ON COLUMN outbox.stats.stale_total IS
+'Answers since the server started that were refused because their lease was not current';
+COMMENT ON VIEW outbox.status IS
+'Health checks, one a row: version, tables, preload, shared memory, worker, last purge, oldest ready, paused, '
+'access, xmin horizon, dead tuples, wraparound, message numbers, half messages, foreign keys, parked. Cheap: read it '
+'every few seconds.';
+COMMENT ON COLUMN outbox.status.ok IS 'False if an operator should act';
+COMMENT ON COLUMN outbox.status.detail IS 'The finding, and what to do if it is not ok';
