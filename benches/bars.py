@@ -117,9 +117,9 @@ def waiting(samples, ratio):
         yield at_most(f"commit to rows in the server, {rate}, p50, µs", 80, "rows_p50", latency.SERVER.format(rate))
         yield at_most(f"commit to rows in the server, {rate}, p99, µs", 250, "rows_p99", latency.SERVER.format(rate))
     eight = latency.WHO_WAIT.format(8)
-    yield Bar("append beside 8 who wait / beside nobody", beside(eight, latency.NOBODY), 0.93)
-    yield Bar("append beside 8 who wait / beside 8 who ask every 100 ms", beside(eight, latency.WHO_ASK), 0.93)
-    yield Bar("append beside 8 who wait for another topic / beside nobody", beside(latency.ELSEWHERE, latency.NOBODY), 0.93)
+    yield Bar("append beside 8 waiting workers / beside no worker", beside(eight, latency.NOBODY), 0.93)
+    yield Bar("append beside 8 waiting workers / beside 8 that poll every 100 ms", beside(eight, latency.WHO_ASK), 0.93)
+    yield Bar("append beside 8 that wait for another topic / beside no worker", beside(latency.ELSEWHERE, latency.NOBODY), 0.93)
     yield at_most("50 sessions that wait, % of a core", 1, "core", latency.NOTHING)
     yield at_most("wake-ups per message, 50 workers", 3, "wakeups", latency.ONE_BY_ONE)
 

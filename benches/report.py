@@ -25,8 +25,8 @@ MEANING = {
     "hands_p50": "from the call of append, its commit included, to the message in the hands of a worker's client",
     "rows_p50": "from the commit of an append to the rows of a claim that waited, by the server's clock",
     "backend": "user and system time of the sessions that append, claim and answer, autovacuum and the like not in it",
-    "again_p50": "from the end of a lease that nobody answered to the claim that took the message again",
-    "behind": "what is appended and not delivered, in seconds of load; backoff and leases that nobody answered are in it",
+    "again_p50": "from the end of an unanswered lease to the claim that took the message again",
+    "behind": "messages appended and not delivered, in seconds of load; backoff and unanswered leases are in it",
     "wakeups": "how often a session that waited looked at the table because it was woken",
     "read_p50": "SELECT * FROM the view, seen by a connected client",
     "dead": "dead rows per message delivered, for vacuum to remove",
@@ -59,7 +59,7 @@ def write(output, facts, samples):
 
 def head(facts):
     lines = ["# Benchmarks", ""]
-    lines += ["outbox beside what people use instead, each through its own public interface at the settings its documentation"]
+    lines += ["outbox beside its alternatives, each through its own public interface at the settings its documentation"]
     lines += ["names as best. One server; the systems take turns (A B C A B C …) unless a part says otherwise. A cell is the"]
     lines += ["median of the rounds and, in brackets, the lowest and the highest. Ratios are medians of the ratios within each"]
     lines += ["round. Payloads are 300 bytes of JSON unless a case names another size. Machine-readable:"]

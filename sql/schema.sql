@@ -1,4 +1,4 @@
--- A plain CREATE SCHEMA: if somebody already owns a schema of this name, the installation stops here.
+-- A plain CREATE SCHEMA: if a schema of this name exists, the installation stops here.
 CREATE SCHEMA outbox;
 
 COMMENT ON SCHEMA outbox IS

@@ -1,13 +1,13 @@
 """From the call of append to the message in a worker's hands, the ways of waiting in turn, round by round; what appenders
-pay for those who wait; and what waiting costs.
+pay for waiting workers; and what waiting costs.
 
 Idle: one producer, one message after the other, one worker. Busy: two producers, two workers. Synchronous commit is on,
 so a commit's flush is part of it. Inside the server, on one of its own with `track_commit_timestamp` and `fsync` off,
 because the flush is not part of it: from the commit to the rows of a claim that waited. There the producer is a loop in
-the server, since its client would want the processor that the worker wakes on; idle, processors have gone to sleep in
-between, and the host of a virtual machine takes its time to wake one. Appenders beside workers: those who wait
-for the topic that is appended to deliver all of it, on the same processors; so do those that ask every 100 ms, for
-comparison. Those who wait for another topic do nothing.
+the server, since its client would want the processor that the worker wakes on. Idle processors have gone to sleep in
+between, and the host of a virtual machine takes its time to wake one. Appenders beside workers: workers that wait for
+the same topic deliver all of it, on the same processors; so do workers that poll every 100 ms, for comparison. Workers
+that wait for another topic do nothing.
 """
 
 import random
@@ -31,8 +31,8 @@ TITLE = "Latency and waiting"
 IDLE, BUSY = "idle", "1,000 messages per second"
 RATES = {IDLE: 40, BUSY: 1000}
 BESIDE = "append beside {}, 4 clients, synchronous commit on"
-NOBODY, WHO_WAIT, WHO_ASK = "nobody", "{} who wait", "8 who ask every 100 ms"
-ELSEWHERE, NOTIFIED = "8 who wait for another topic", "nobody, with NOTIFY in the transaction"
+NOBODY, WHO_WAIT, WHO_ASK = "no worker", "{} waiting workers", "8 workers that poll every 100 ms"
+ELSEWHERE, NOTIFIED = "8 workers that wait for another topic", "no worker, with NOTIFY in the transaction"
 WAITING, LISTENING = "claim with wait_seconds", "LISTEN, its own"
 SERVER = "{}: inside the server"
 PAUSES = {IDLE: "0.002 + 0.004 * random()", BUSY: "0.0005 + 0.001 * random()"}  # seconds between two messages

@@ -140,7 +140,7 @@ def test_bad_batches_are_the_contracts_errors(db, text, where):
     assert sqlstate(db, "append_batch", "t", long) == ("22P02" if where == "id" else "22023")
 
 
-def test_what_the_encoding_cannot_hold_is_cores_own_error(db, encoding):
+def test_text_that_the_encoding_cannot_hold_is_cores_own_error(db, encoding):
     foreign = {"LATIN1": "€", "LATIN9": "注", "WIN1252": "注", "EUC_JP": "🎉"}.get(encoding)
     if foreign is None:  # there is nothing that these two cannot hold
         assert encoding in ("UTF8", "SQL_ASCII")

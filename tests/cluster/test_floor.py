@@ -59,7 +59,7 @@ def release_prepared(db, message):
 
 @pytest.mark.parametrize("topic", ["orders", None])
 @pytest.mark.parametrize("give_back", [release, fail, revive, release_in_a_subtransaction], ids=lambda f: f.__name__)
-def test_what_is_given_back_is_claimed_next(server, database, db, give_back, topic):
+def test_a_returned_message_is_claimed_next(server, database, db, give_back, topic):
     with server.connect(database, autocommit=True) as other:
         message = taken(db)
         give_back(other, message)
@@ -219,7 +219,7 @@ def test_databases_do_not_share_what_they_remember(server, database, db):
     server.psql("DROP DATABASE neighbour")
 
 
-def test_what_a_restore_brings_is_found_soon(server, database, db):
+def test_restored_messages_are_found_soon(server, database, db):
     """Old numbers come back into a database that has been worked in."""
     old = [append(db, payload=str(n)) for n in range(3)]
     dump = server.folder("old numbers") / "it"

@@ -33,7 +33,7 @@ from floor_in_use import (
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_what_is_over_costs_the_next_claim_nothing(db, other, topic):
+def test_finished_messages_cost_the_next_claim_nothing(db, other, topic):
     wear(db)
     claim(other, "nothing")  # a new session reads the catalog first
     just_swept(db, topic)
@@ -118,7 +118,7 @@ def test_a_transaction_that_stays_open_is_passed_and_delivered_by_the_claim_afte
 
 @pytest.mark.parametrize("age", [0, PATIENCE])
 @pytest.mark.parametrize("topic", TOPICS)
-def test_what_savepoints_have_left_is_delivered_by_the_claim_after_the_commit(db, connect, topic, age):
+def test_messages_that_savepoints_left_are_in_the_claim_after_the_commit(db, connect, topic, age):
     wear(db, count=4_000)
     late = connect()
     late.execute("SELECT 1")
@@ -152,7 +152,7 @@ def test_several_open_transactions_are_delivered_in_any_order_of_their_commits(d
 
 @pytest.mark.parametrize("age", [0, PATIENCE])
 @pytest.mark.parametrize("topic", TOPICS)
-def test_what_is_rolled_back_is_never_delivered_and_holds_nothing(db, connect, topic, age):
+def test_rolled_back_messages_are_never_delivered_and_hold_nothing(db, connect, topic, age):
     wear(db, count=4_000)
     late = connect()
     append(late)

@@ -40,7 +40,7 @@ GIVING = pytest.mark.parametrize("give_back", [release, fail, revive, revive_und
 
 
 @GIVING
-def test_what_is_given_back_is_delivered_first_by_the_next_claim(db, other, give_back):
+def test_a_returned_message_is_first_in_the_next_claim(db, other, give_back):
     old = [append(db), append(db)]
     leases = claim(db, lease_seconds=600)
     wear(db, delay=1 if give_back is fail else None)
@@ -52,7 +52,7 @@ def test_what_is_given_back_is_delivered_first_by_the_next_claim(db, other, give
 
 
 @GIVING
-def test_what_is_given_back_in_a_transaction_counts_from_its_commit(db, connect, give_back):
+def test_a_message_returned_in_a_transaction_counts_from_its_commit(db, connect, give_back):
     old = [append(db), append(db)]
     leases = claim(db, lease_seconds=600)
     wear(db, delay=1 if give_back is fail else None)

@@ -29,7 +29,7 @@ from server import Server
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_new_installation_begins_anew_also_in_running_sessions(db, other, topic):
+def test_a_new_installation_starts_fresh_also_in_running_sessions(db, other, topic):
     wear(db)
     just_swept(db, topic)
     claim(other, topic)
@@ -185,7 +185,7 @@ def test_after_a_restart_the_floor_rises_before_anything_is_appended(server, dat
         db.execute("ROLLBACK PREPARED 'floor'")
 
 
-def test_a_promoted_standby_begins_anew():
+def test_a_promoted_standby_starts_fresh():
     with Server(conf=CONF) as primary, contextlib.ExitStack() as sessions:
         primary.createdb("app", extension="outbox")
         db = sessions.enter_context(contextlib.closing(primary.connect("app", autocommit=True)))

@@ -28,7 +28,7 @@ def pause(db, topic, paused=True):
     )
 
 
-def test_what_is_ready_and_due_in_a_paused_topic_costs_claims_on_any_topic_nothing(db, held):
+def test_due_messages_of_a_paused_topic_cost_claims_on_any_topic_nothing(db, held):
     """Nor does it keep them from what was due later."""
     due = clock(db, seconds=0.5).isoformat()
     append_many(db, 2_000, "paused")
@@ -42,7 +42,7 @@ def test_what_is_ready_and_due_in_a_paused_topic_costs_claims_on_any_topic_nothi
     assert ids(claim(db)) == [young]
 
 
-def test_what_was_paused_is_delivered_soon_after(db, other):
+def test_a_resumed_topic_is_delivered_soon_after(db, other):
     messages = [append(db, "paused"), append(db, "paused", available_at=clock(db, seconds=0.1))]
     pause(db, "paused")
     wear(db, delay=1)
@@ -52,7 +52,7 @@ def test_what_was_paused_is_delivered_soon_after(db, other):
     assert ids(until(lambda: claim(db), SOON)) == messages
 
 
-def test_what_was_paused_is_delivered_by_the_next_claim_on_its_topic(db, other):
+def test_a_resumed_topic_is_delivered_by_its_next_claim(db, other):
     wear(db, "paused")
     just_swept(db, "paused")
     messages = [append(db, "paused") for _ in range(2)]
@@ -106,7 +106,7 @@ def test_a_claim_prepared_and_committed_elsewhere_is_a_lease_like_any_other(db, 
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_what_is_changed_by_hand_is_delivered_soon(db, other, topic):
+def test_messages_changed_by_hand_are_delivered_soon(db, other, topic):
     message = append(db)
     claim(db, lease_seconds=600)
     wear(db)

@@ -31,7 +31,7 @@ def run(connection, name):
 
 
 @pytest.mark.parametrize("name", [*CALLS, *READS])
-def test_nobody_who_waits_for_the_first_table_has_locked_another(server, database, db, busy, name):
+def test_a_session_that_waits_for_the_first_table_has_locked_no_other(server, database, db, busy, name):
     append(db)
     busy.autocommit = name == "wait"
     pid = busy.info.backend_pid
@@ -58,7 +58,7 @@ OTHERS = (
 @pytest.mark.parametrize(
     "first, several", [(name, DROP) for name in IN_A_TRANSACTION] + [("consume_once", other) for other in OTHERS]
 )
-def test_a_transaction_that_uses_tables_goes_on_beside_one_who_wants_them_all(server, database, db, busy, first, several):
+def test_a_transaction_that_uses_tables_goes_on_beside_one_that_wants_all(server, database, db, busy, first, several):
     append(db)
     run(busy, first)
     with server.connect(database) as wanting:

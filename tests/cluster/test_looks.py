@@ -148,7 +148,7 @@ def ran_out(db, count, key="'a'", limit=None):
     return leased
 
 
-def test_a_sleeper_holds_up_nobody(server, db, other, sleeper):
+def test_a_sleeper_delays_no_session(server, db, other, sleeper):
     first, second = ran_out(db, 2)
     value(other, "complete", second.token)
     waiting = sleeper(seconds=20)
@@ -233,7 +233,7 @@ def test_a_death_is_recorded_though_thousands_are_leased(db, sleeper, server):
     assert value(db, "complete", head.token) is False
 
 
-def test_deaths_that_somebody_is_recording_use_up_no_budget(server, db, other, sleeper):
+def test_deaths_that_another_session_records_use_up_no_budget(server, db, other, sleeper):
     ran_out(db, 250, "'k' || n", LAST)
     many(db, 250, "'k' || n")
     assert len(claim(other, "orders", batch_size=120)) == 120
@@ -244,7 +244,7 @@ def test_deaths_that_somebody_is_recording_use_up_no_budget(server, db, other, s
     assert len(got) == 130
 
 
-def test_the_end_of_a_head_wakes_who_waits_for_the_next(server, db, sleeper):
+def test_the_end_of_a_head_wakes_a_session_that_waits_for_the_next(server, db, sleeper):
     many(db, 1, "'a'")
     (head,) = claim(db, "orders")
     many(db, 1, "'a'")
@@ -271,7 +271,7 @@ def test_the_end_of_a_head_wakes_also_after_a_long_transaction(server, db, other
     assert waiting.ended - began < PROMPT
 
 
-def test_who_stood_before_a_key_for_long_is_walked_over_no_more(db, other):
+def test_a_message_long_before_a_key_is_walked_over_no_more(db, other):
     """An open transaction holds the floor for a while, and not for what stands behind it."""
     many(db, 3000, "'k' || n")
     for _ in range(6):
@@ -317,7 +317,7 @@ def orphan(db, key="'o'", topic="orders"):
 
 @pytest.mark.parametrize("topic", ["orders", None])
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_what_is_parked_for_nothing_heals(server, db, other, sleeper, topic, snapshot):
+def test_a_message_parked_for_nothing_is_freed(server, db, other, sleeper, topic, snapshot):
     if snapshot:
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1")
@@ -331,7 +331,7 @@ def test_what_is_parked_for_nothing_heals(server, db, other, sleeper, topic, sna
     waiting.got()
 
 
-def test_wait_and_claim_agree_on_what_is_parked_for_nothing(db):
+def test_wait_and_claim_agree_on_messages_parked_for_nothing(db):
     parked = "SELECT ok FROM outbox.status WHERE name = 'parked'"
     assert one(db, parked)
     orphan(db)

@@ -70,7 +70,7 @@ def test_batches_and_names_of_all_kinds(db, listener):
     assert listener.hear(0.3) is None
 
 
-def test_what_comes_back_is_announced(server, database, db, listener):
+def test_a_returned_message_is_announced(server, database, db, listener):
     append(db)
     assert listener.hear() == "orders"
 
@@ -107,7 +107,7 @@ def test_a_delayed_message_is_announced_when_it_is_due(db, listener):
     assert listener.hear(0.5) is None
 
 
-def test_what_was_due_while_nobody_could_tell_is_told_first(server, database, db, listener):
+def test_messages_that_came_due_without_a_notifier_are_announced_first(server, database, db, listener):
     server.reload(**{"outbox.notify": False})
     until(lambda: one(db, "SHOW outbox.notify") == "off")
     append(db, topic="forgotten", available_at=one(db, "SELECT clock_timestamp() + interval '0.1 s'"))
@@ -168,7 +168,7 @@ def test_a_transaction_that_was_prepared_can_be_and_takes_no_lock_of_notify(serv
     assert [m.topic for m in claim(db, "prepared")] == ["prepared"]
 
 
-def test_a_notifier_that_hangs_or_dies_holds_up_nobody(db, listener):
+def test_a_notifier_that_hangs_or_dies_delays_no_session(db, listener):
     append(db)
     assert listener.hear() == "orders"
     hanging = notifier(db)
@@ -188,7 +188,7 @@ def test_a_notifier_that_hangs_or_dies_holds_up_nobody(db, listener):
     assert notifier(db) not in (None, hanging)
 
 
-def test_without_a_free_process_nobody_is_told_and_nothing_fails(db, server, database):
+def test_without_a_free_process_no_announcement_and_no_failure(db, server, database):
     """All of max_worker_processes taken."""
     with contextlib.ExitStack() as stack:
         for n in range(6):
@@ -203,7 +203,7 @@ def test_without_a_free_process_nobody_is_told_and_nothing_fails(db, server, dat
         server.psql(f'DROP DATABASE "taken {n}"')
 
 
-def test_drop_extension_ends_it_and_a_new_one_begins_anew(server, db, listener):
+def test_drop_extension_ends_it_and_a_new_one_starts_fresh(server, db, listener):
     append(db)
     assert listener.hear() == "orders"
     db.execute("DROP EXTENSION outbox")

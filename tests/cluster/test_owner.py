@@ -63,7 +63,7 @@ def test_rights_are_computed_as_the_owner(db, owner):
     db.execute("ALTER TABLE outbox.access_before RENAME TO access")
 
 
-def test_what_users_put_into_the_schema_is_theirs(db):
+def test_objects_of_users_in_the_schema_stay_theirs(db):
     db.execute("CREATE ROLE buyer")
     db.execute("CREATE VIEW outbox.mine AS SELECT 1")
     db.execute("CREATE FUNCTION outbox.mine() RETURNS integer LANGUAGE sql RETURN 1")

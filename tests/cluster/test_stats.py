@@ -76,7 +76,7 @@ def test_a_hundred_thousand_are_not_visited(db):
     assert pages(explained(db, "SELECT * FROM outbox.stats")) < 5_000
 
 
-def test_what_is_over_is_not_counted_under_a_held_snapshot(db, other):  # noqa: F811
+def test_finished_messages_are_not_counted_under_a_held_snapshot(db, other):  # noqa: F811
     wear(db)
     wear(db, topic="others")
     wear(db, topic="delayed", delay=0.5)
@@ -116,7 +116,7 @@ def test_totals_of_prepared_transactions_and_killed_sessions(server, database, d
     assert totals(db) == (1, 0, 0)
 
 
-def test_totals_start_anew_with_the_server_and_with_the_extension(server, database):
+def test_totals_start_at_zero_with_the_server_and_with_the_extension(server, database):
     with server.connect(database, autocommit=True) as db:
         append(db)
         assert value(db, "complete", claim(db)[0].token)

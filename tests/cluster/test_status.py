@@ -25,7 +25,7 @@ def launcher(db):
     return one(db, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'outbox launcher'")
 
 
-def test_an_owner_who_is_no_superuser(server, database, db):
+def test_an_owner_that_is_no_superuser(server, database, db):
     """He does not see whose the other processes are: what he cannot know, status does not deny."""
     until(lambda: check(db, "last purge")[1].startswith("finished"))
     db.execute("CREATE ROLE owner")
@@ -97,7 +97,7 @@ def test_a_database_made_later_is_not_late(server):
         server.reload(**{"outbox.databases": None})
 
 
-def test_who_holds_the_horizon(server, database, db):
+def test_holder_of_the_horizon(server, database, db):
     not_held = lambda: check(db, "xmin horizon") == (True, "not held")  # noqa: E731; but by a purge for a moment
     until(not_held)
     with server.connect(database, application_name="report") as reader:

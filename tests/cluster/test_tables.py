@@ -201,7 +201,7 @@ def test_an_index_is_made_again_between_the_statements_of_a_transaction(server, 
         ("ADD TABLE outbox.delivery", None),
     ],
 )
-def test_what_subscribers_could_not_follow_is_refused(db, change, undone):
+def test_changes_that_subscribers_cannot_follow_are_refused(db, change, undone):
     """Row filters and column lists there are from PostgreSQL 15 on; the last case is for any."""
     if db.info.server_version < 150000 and undone:
         return

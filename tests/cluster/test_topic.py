@@ -38,7 +38,7 @@ def test_a_resumed_topic_is_found_below_the_floor(db, other, topic):  # noqa: F8
     assert ids(claim(other, topic)) == [first, waiting, ready]
 
 
-def test_what_waits_in_a_paused_topic_costs_other_claims_nothing(db, other):  # noqa: F811
+def test_messages_of_a_paused_topic_cost_other_claims_nothing(db, other):  # noqa: F811
     value(db, "pause", "paused")
     append_many(db, 5_000, "paused")
     append_many(db, 5_000, "paused", available_at="2100-01-01T00:00:00Z")

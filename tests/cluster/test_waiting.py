@@ -125,7 +125,7 @@ def test_whatever_makes_a_message_claimable_ends_the_wait(db, waiter, event, top
 
 @pytest.mark.parametrize("function", ["append", "append_batch"])
 @pytest.mark.parametrize("topic", ["orders", None])
-def test_whoever_waits_is_woken_by_the_commit(server, database, waiter, function, topic):
+def test_a_waiting_session_is_woken_by_the_commit(server, database, waiter, function, topic):
     waiting = waiter(topic)
     with server.connect(database) as producer:
         rows(producer, function, *{"append": ("orders", "t", "1"), "append_batch": ("orders", BATCH)}[function])
@@ -159,7 +159,7 @@ def test_the_next_message_of_a_key_wakes_when_the_one_before_is_over(db, waiter,
 
 
 @pytest.mark.parametrize("topic", ["orders", None])
-def test_what_nobody_can_announce_is_noticed_soon(server, database, db, waiter, topic):
+def test_messages_that_no_session_announces_are_noticed_soon(server, database, db, waiter, topic):
     with server.connect(database, autocommit=True) as producer:
         producer.execute("BEGIN")
         message = append(producer)

@@ -115,7 +115,7 @@ def test_the_procedure_holds_neither_snapshot_nor_lock_and_leases_nothing(db, wa
     assert [m.id for m in claim(db)] == [message]
 
 
-def test_the_procedure_waits_for_what_others_hold(server, database, db, waiter):
+def test_the_procedure_waits_for_messages_that_others_hold(server, database, db, waiter):
     """A message that an open transaction has claimed is none, until that one rolls back."""
     append(db)
     with server.connect(database) as other:
@@ -128,7 +128,7 @@ def test_the_procedure_waits_for_what_others_hold(server, database, db, waiter):
         waiting.result(since, PROMPT)
 
 
-def test_whoever_is_woken_by_the_procedure_and_does_not_claim_leaves_it_to_others(db, waiter):
+def test_a_session_woken_by_the_procedure_that_does_not_claim_leaves_the_message(db, waiter):
     waiters = [waiter("orders", call=True) for _ in range(2)]
     since = time.monotonic()
     append(db)
@@ -149,7 +149,7 @@ def test_drop_extension_is_not_held_up_and_ends_it(db, waiter):
     assert len(waiting.result(time.monotonic(), PROMPT)) == 1
 
 
-def test_create_extension_anew_meanwhile_goes_on_there(db, waiter):
+def test_a_second_create_extension_meanwhile_goes_on_there(db, waiter):
     waiters = [waiter("orders", batch_size=1) for _ in range(3)]
     since = time.monotonic()
     with db.transaction():

@@ -35,7 +35,7 @@ def test_several_messages_wake_as_many_as_it_takes(db, waiter):
     assert sorted(len(w.result(since, PROMPT)) for w in waiters) == [1, 2, 2, 2]
 
 
-def test_another_topic_or_database_wakes_nobody(server, db, waiter):
+def test_another_topic_or_database_wakes_no_session(server, db, waiter):
     server.createdb("neighbour", extension="outbox")
     waiters = [waiter("orders", batch_size=1) for _ in range(3)]
     neighbours = [Waiter(server, "neighbour", "orders", batch_size=1) for _ in range(3)]

@@ -44,7 +44,7 @@ def test_settings_count_once_the_library_is_loaded(server, database):
             db.execute("SET outbox.batch_size = 501")
 
 
-def test_what_a_session_without_the_library_sees(server, database, db):
+def test_views_in_a_session_without_the_library(server, database, db):
     """The view works in a session that has called no function yet."""
     db.execute("INSERT INTO outbox.topic (topic, max_attempts) VALUES ('orders', 1)")
     message = append(db)

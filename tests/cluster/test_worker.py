@@ -21,7 +21,7 @@ from purge_worker import (
 )
 
 
-def test_a_tick_purges_what_is_past_its_retention_and_nothing_else(db):
+def test_a_tick_purges_messages_past_their_retention_only(db):
     delivered, dead, waiting, ready = (append(db) for _ in range(4))
     first, second, third = claim(db, batch_size=3)
     value(db, "complete", first.token)
