@@ -1,4 +1,4 @@
-"""results.json: what was measured, and the report made of it. A part that is measured anew replaces its old one, system by system.
+"""results.json: what was measured, and the report made of it. A part that is measured again replaces its old one, system by system.
 
 {"parts": {part: facts of its run}, "systems": {name: title, version, how}, "missing": {title: reason}, "measured": […]}, a line
 each. In `measured`, a line has a workload, a case and a system: the medians, then every metric by round (in `held`, by stretch).

@@ -3,7 +3,7 @@
 
     python3 benches/run.py                          the short form: every system, small durations, under 5 minutes
     python3 benches/run.py --full                   everything, about two hours, or what is still missing of it
-    python3 benches/run.py --full append deliver    these parts of it, anew
+    python3 benches/run.py --full append deliver    these parts of it, again
     python3 benches/run.py append deliver           only these workloads, in the short form
     python3 benches/run.py held --systems outbox,pgmq --seconds 60 --hold snapshot
 
@@ -13,7 +13,7 @@ the same; with another commit it begins again. Once every part has been measured
 Workloads: append batch deliver cost keys topics growth pipe latency views held trigger drain expiry, and, only when named, soak. Systems: outbox plain handwritten pgmq pgmq-delete pgq
 graphile-worker pg-boss. `--seconds` is the length of one measurement, in `held` of the whole run; `--rounds` how
 often each is repeated; `--hold` is one of those of `held`; `--output` a folder for the report, else one in the build area. Parts
-measured before stay in the report until they are measured anew. What is needed comes from the package registries.
+measured before stay in the report until they are measured again. What is needed comes from the package registries.
 """
 
 import argparse
@@ -176,7 +176,7 @@ def parse():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--hold", choices=held.HOLDS)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--installed", action="store_true", help="outbox as it is installed, not built anew")
+    parser.add_argument("--installed", action="store_true", help="outbox as it is installed, not built again")
     arguments = parser.parse_args()
     names = [name for name in arguments.systems.split(",") if name]
     for what, given, known in (
@@ -204,7 +204,7 @@ def command_of(arguments):
 
 
 def output_of(arguments, commit):
-    """Where the report goes, and whether it is the full one: begun anew with another commit."""
+    """Where the report goes, and whether it is the full one: another commit begins from nothing."""
     whole = arguments.full and not (arguments.systems or arguments.seconds or arguments.rounds or arguments.hold or arguments.output)
     output = arguments.output or setup.area() / "bench" / ("full" if whole else "report")
     if whole and not Results(output, "", [], {}).is_of(commit):

@@ -15,7 +15,7 @@ system or the home folder (but cargo's own cache):
     libclang     for bindgen; the system's, otherwise the PyPI package `libclang`
     cargo-pgrx   exactly the version Cargo.toml pins, from PATH or built once
     sql_exporter one test asks for it (`sql_exporter()`); the system's, otherwise unpacked from Debian's package;
-                 likewise pg_repack
+                 pg_repack in the same way
     Python       the packages of dev/requirements.txt, in a folder of their own
 
 The build area is `target/dev`. When root works in a checkout other users cannot enter, it is

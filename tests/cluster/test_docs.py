@@ -176,3 +176,9 @@ def test_contributing_names_files_that_are_there():
     files = [file for file in re.findall(r"`((?:src|sql|docs|dev|tests)/[^`\s]+)`", text) if "NAME" not in file]
     assert len(files) > 20
     assert [file for file in files if not (CHECKOUT / file).exists()] == []
+
+
+def test_words_that_readers_must_look_up():
+    files = [*TOP, *(CHECKOUT / "sql").glob("*.sql"), *(CHECKOUT / "observability").iterdir()]
+    found = {name(file): re.findall(r"(?i)\b(?:anew|lest|likewise|in vain|whoever|somebody)\b", file.read_text()) for file in files}
+    assert {file: words for file, words in found.items() if words} == {}
