@@ -49,8 +49,8 @@ class Python(Driver):
     file = package = None
 
     def version(self, environment):
-        (line,) = [line for line in (HERE / "requirements.txt").read_text().splitlines() if re.match(rf"{self.package}\b", line)]
-        return line.partition("==")[2]
+        pins = (HERE / "requirements.txt").read_text()
+        return re.search(rf"^{self.package}\b.*==(.*)", pins, re.MULTILINE)[1]
 
     def prepare(self, environment):
         home = tools.python_packages()
@@ -167,7 +167,8 @@ def ruby(environment):
     folders = ["lib/ruby/vendor_ruby", "lib/ruby/3.1.0"]
     folders += ["lib/x86_64-linux-gnu/ruby/vendor_ruby/3.1.0", "lib/x86_64-linux-gnu/ruby/3.1.0"]
     path = os.pathsep.join(str(home / "usr" / folder) for folder in folders)
-    return [home / "usr/bin/ruby3.1", "--disable-gems"], dict(environment, RUBYLIB=path, LD_LIBRARY_PATH=with_libpq(home, environment))
+    extra = {"RUBYLIB": path, "LD_LIBRARY_PATH": with_libpq(home, environment)}
+    return [home / "usr/bin/ruby3.1", "--disable-gems"], {**environment, **extra}
 
 
 def with_libpq(home, environment):
@@ -201,8 +202,9 @@ def php(environment):
         return ["php", "-d", "variables_order=EGPCS"], dict(environment)
     home = tools.debian(["php8.2-cli", "php8.2-pgsql"])
     (extensions,) = (home / "usr/lib/php").glob("20*")
-    options = ["-n", "-d", f"extension_dir={extensions}", "-d", "extension=pdo", "-d", "extension=pdo_pgsql"]
-    return [home / "usr/bin/php8.2", *options, "-d", "variables_order=EGPCS"], dict(environment, LD_LIBRARY_PATH=with_libpq(home, environment))
+    settings = [f"extension_dir={extensions}", "extension=pdo", "extension=pdo_pgsql", "variables_order=EGPCS"]
+    options = [word for setting in settings for word in ("-d", setting)]
+    return [home / "usr/bin/php8.2", "-n", *options], dict(environment, LD_LIBRARY_PATH=with_libpq(home, environment))
 
 
 class Perl(Driver):
@@ -308,14 +310,15 @@ class Pgx(Driver):
     }
 
     def prepare(self, environment):
-        jackc = [f"golang-github-jackc-{part}-dev" for part in ("pgx-v4", "pgconn", "pgproto3-v2", "pgtype", "pgio", "pgpassfile", "pgservicefile", "chunkreader-v2", "puddle")]
+        parts = "pgx-v4 pgconn pgproto3-v2 pgtype pgio pgpassfile pgservicefile chunkreader-v2 puddle".split()
+        jackc = [f"golang-github-jackc-{part}-dev" for part in parts]
         others = ["golang-golang-x-crypto-dev", "golang-golang-x-text-dev", "golang-github-gofrs-uuid-dev"]
         home = tools.debian(["golang-1.19-go", "golang-1.19-src", *jackc, *others], all_of_them=False)
         root = home / "usr/lib/go-1.19"
-        go = {"GOROOT": root, "GOPATH": home / "usr/share/gocode", "GO111MODULE": "off", "GOCACHE": setup.area() / "contract-go-cache"}
-        go |= {"GOFLAGS": "-p=2", "CGO_ENABLED": "0", "GOTOOLDIR": ""}
+        go = {"GOROOT": str(root), "GOPATH": str(home / "usr/share/gocode"), "GO111MODULE": "off", "CGO_ENABLED": "0"}
+        go["GOCACHE"] = str(setup.area() / "contract-go-cache")
         program = setup.area() / "contract-pgx"
-        tools.run(root / "bin/go", "build", "-o", program, RUNNERS / "go/main.go", env={**environment, **{k: str(v) for k, v in go.items() if str(v)}})
+        tools.run(root / "bin/go", "build", "-o", program, RUNNERS / "go/main.go", env={**environment, **go})
         return [program], dict(environment)
 
 
@@ -379,7 +382,12 @@ class Given(Driver):
         return self.words, dict(environment)
 
 
-DRIVERS = [Psycopg(), Asyncpg(), Pg8000(), NodePg(), Postgres(), TokioPostgres(), Sqlx(), Pgx(), Jdbc(), Ruby(), Php(), Perl(), Libpq()]
+DRIVERS = [
+    *(Psycopg(), Asyncpg(), Pg8000()),
+    *(NodePg(), Postgres()),
+    *(TokioPostgres(), Sqlx()),
+    *(Pgx(), Jdbc(), Ruby(), Php(), Perl(), Libpq()),
+]
 
 # Drivers that cannot be had where the tests run, each with the reason.
 MISSING = {

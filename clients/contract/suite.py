@@ -255,7 +255,8 @@ class Run:
                 step = substitute({k: v for k, v in step.items() if k != "save"}, Names(names)) | {"save": step.get("save", {})}
                 refused |= bool(self.step(step, names, late))
         except (Failure, KeyError, ValueError, IndexError) as failure:
-            what = {k: v for k, v in step.items() if k in ("session", "call", "with", "sql", "args", "do", "together")} if step else {}
+            shown = ("session", "call", "with", "sql", "args", "do", "together")
+            what = {key: value for key, value in (step or {}).items() if key in shown}
             self.reset(forget=True)
             return f"{short(what)}: {type(failure).__name__ if not isinstance(failure, Failure) else ''}{failure}", refused
         return None, refused
@@ -311,18 +312,20 @@ class Run:
             found["digits"] = "parsed; loses " + ", ".join(lost) if lost else "parsed, all digits"
         return found
 
-    def prepared_alternately(self, seconds=4):
+    def prepared_alternately(self, seconds=2):
         """How it ends when transactions of one session, with prepared statements, go over several connections."""
-        session = self.session("a")
         calls = [{"call": "claim", "with": {"owner": "probe", "topic": "probe"}}, {"call": "pause", "with": {"topic": "probe"}}]
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for call in calls:
-                session.send(self.dialect.request(call))
-                answer = session.receive()
-                if "error" in answer:
-                    return answer["error"]
-            time.sleep(0.02)
+        within = [{"do": "begin"}, *calls, {"do": "commit"}]
+        for steps, where in ((calls, ""), (within, " in transactions")):
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                for step in steps:
+                    self.session("a").send(self.dialect.request(step))
+                    answer = self.session("a").receive()
+                    if "error" in answer:
+                        return answer["error"] + where
+                time.sleep(0.02)
+            self.reset()
         return "works"
 
     def reset(self, forget=False):
