@@ -91,6 +91,15 @@ class Apt:
                     versions.write(run("dpkg-deb", "-W", "--showformat=${Package} ${Version}\\n", package))
 
 
+def keep_links_inside(folder):
+    """Absolute links between unpacked files, made relative: Java's conf is a link into /etc."""
+    for link in filter(Path.is_symlink, folder.rglob("*")):
+        target = os.readlink(link)
+        if target.startswith("/") and os.path.lexists(folder / target[1:]):
+            link.unlink()
+            link.symlink_to(os.path.relpath(folder / target[1:], link.parent))
+
+
 def debian_source(release):
     """The system's own mirror of Debian, for another release."""
     for file in [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]:
@@ -112,6 +121,7 @@ def debian(packages, release=None, all_of_them=True):
             setup.say(f"fetching Debian's {' '.join(packages)}")
             with setup.appearing_whole(home) as folder:
                 Apt(release).unpack(packages, folder, all_of_them)
+                keep_links_inside(folder)
     return home
 
 
