@@ -10,7 +10,7 @@ WITH now AS MATERIALIZED (
            CASE WHEN visited THEN make_interval(secs => 300 + 3 * $2) ELSE interval '1 day' END AS patience
       FROM now
 ), held AS (
-    -- Whatever keeps vacuum from removing what is over here, the oldest first.
+    -- What keeps vacuum from removing finished rows here, the oldest first.
     SELECT *
       FROM (SELECT format('process %s (%s, %s, %s)', pid, usename, coalesce(nullif(application_name, ''), backend_type),
                           coalesce(state, 'running')) AS holder,
@@ -57,7 +57,8 @@ SELECT 'preload' AS name, $1 OR $2 = 0 AS ok,
 UNION ALL
 SELECT 'shared memory', $7,
        CASE WHEN $7 THEN 'attached'
-            ELSE 'none left, so claims start at the beginning, those that wait poll, and nothing is counted: preload the library or restart' END
+            ELSE 'none was left: claims start at the beginning, waiting sessions poll, and nothing is counted; '
+                 'preload the library, or restart' END
 UNION ALL
 SELECT 'worker', standby OR $2 = 0 OR (visited AND $8 IS NOT NULL),
        CASE WHEN standby THEN 'starts when this standby is promoted'
@@ -70,7 +71,7 @@ SELECT 'worker', standby OR $2 = 0 OR (visited AND $8 IS NOT NULL),
 UNION ALL
 SELECT 'last purge', standby OR at IS NULL OR clock - at < patience,
        CASE WHEN standby THEN 'on the primary'
-            WHEN at IS NULL THEN 'not known: there is no shared memory for it'
+            WHEN at IS NULL THEN 'not known: there is no shared memory'
             WHEN $4 IS NULL THEN format('none has finished since the server started or first heard of this database %s s ago', trunc(extract(epoch FROM clock - at)))
             ELSE format('finished %s s ago', trunc(extract(epoch FROM clock - at))) END
        || CASE WHEN standby OR at IS NULL OR clock - at < patience THEN ''
@@ -84,7 +85,7 @@ SELECT 'oldest ready', $5 IS NULL OR clock - $5 < interval '5 minutes',
   FROM now
 UNION ALL
 SELECT 'paused', topics = 0,
-       CASE WHEN topics = 0 THEN 'no topic' ELSE format('%s: outbox.resume() each when it is time', left(names, 1000)) END
+       CASE WHEN topics = 0 THEN 'no topic' ELSE format('%s: call outbox.resume() for each when it is time', left(names, 1000)) END
   FROM paused
 UNION ALL
 SELECT 'access', roles IS NULL,
@@ -153,7 +154,7 @@ SELECT 'half messages', behind OR envelopes + deliveries = 0,
          WHERE NOT EXISTS (SELECT FROM outbox.envelope AS e WHERE e.seq = d.seq)) AS d
 UNION ALL
 SELECT 'foreign keys', true,
-       coalesce('purge keeps what these refer to: '
+       coalesce('purge keeps the rows that these refer to: '
                 || string_agg(format('"%s" of %s to %s', conname, conrelid::regclass, confrelid::regclass), ', ' ORDER BY oid),
                 'none that keep messages from purge')
   FROM pg_constraint
