@@ -132,7 +132,7 @@ pub fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
     let mut leases: Vec<(i64, i64, usize)> = tokens
         .iter()
         .enumerate()
-        .filter_map(|(place, token)| token::decode(*token).map(|(seq, lease)| (seq, lease, place)))
+        .filter_map(|(position, token)| token::decode(*token).map(|(seq, lease)| (seq, lease, position)))
         .collect();
     leases.sort_unstable();
     let mut completed: Vec<Completed> = Vec::with_capacity(leases.len());
@@ -142,7 +142,7 @@ pub fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
         let snapshot = Latest::push();
         let mut scan = Lookup::open(&deliveries, &snapshot)?;
         let mut last = None;
-        for (seq, lease, place) in leases {
+        for (seq, lease, position) in leases {
             if last.replace((seq, lease)) == Some((seq, lease)) {
                 continue;
             }
@@ -154,7 +154,7 @@ pub fn complete_all(tokens: &[Uuid]) -> Result<Vec<bool>, Error> {
             };
             if let Taken::Completed(message) = taken {
                 pending::touched(seq)?;
-                answers[place] = true;
+                answers[position] = true;
                 completed.push(message);
             } else {
                 stale.push(seq);

@@ -133,15 +133,15 @@ impl<'t> TopicCounts<'t> {
         let (mut by_state, mut ahead) = (Vec::new(), Vec::new());
         for topic in self.topics()? {
             crate::pg::session::server::check_for_interrupts();
-            let place = by_state.len();
-            let mut seen = self.near(topic, |rest| ahead.push(Ahead { place, rest }))?;
+            let position = by_state.len();
+            let mut seen = self.near(topic, |rest| ahead.push(Ahead { position, rest }))?;
             seen.states.oldest = self.oldest_of(&seen);
             by_state.push((topic, seen.states));
         }
         for index in [Index::Ready, Index::Waiting, Index::Parked, Index::Dead] {
             let mut spans: HashMap<Vec<u8>, Vec<Span>> = HashMap::new();
-            for Ahead { place, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
-                let topic = by_state[*place].0.bytes().to_vec();
+            for Ahead { position, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
+                let topic = by_state[*position].0.bytes().to_vec();
                 let span = Span { from: rest.from, to: rest.to, entries: 0 };
                 spans.entry(topic).or_default().push(span);
             }
@@ -149,8 +149,8 @@ impl<'t> TopicCounts<'t> {
                 continue;
             }
             btree::count(index.object(), &mut spans)?;
-            for Ahead { place, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
-                let (topic, states) = &mut by_state[*place];
+            for Ahead { position, rest } in ahead.iter().filter(|ahead| ahead.rest.index == index) {
+                let (topic, states) = &mut by_state[*position];
                 let counted = spans[topic.bytes()].iter().find(|span| span.from == rest.from);
                 let entries = counted.map_or(0, |span| span.entries) - rest.walked;
                 if entries > 0 {
@@ -300,7 +300,7 @@ struct Rest {
 
 /// The rest of a topic, and where the topic is.
 struct Ahead {
-    place: usize,
+    position: usize,
     rest: Rest,
 }
 

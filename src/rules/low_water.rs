@@ -253,14 +253,14 @@ impl LowWater {
     }
 
     fn update(&mut self, known: &Survivor, now: Option<Survivor>) {
-        let Some(place) = self.survivors().iter().position(|survivor| survivor.stands_for(known)) else {
+        let Some(index) = self.survivors().iter().position(|survivor| survivor.stands_for(known)) else {
             return;
         };
         match now {
-            Some(survivor) => self.survivors[place] = survivor,
+            Some(survivor) => self.survivors[index] = survivor,
             None => {
                 self.count -= 1;
-                self.survivors[place] = self.survivors[self.count];
+                self.survivors[index] = self.survivors[self.count];
             }
         }
     }

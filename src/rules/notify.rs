@@ -112,8 +112,8 @@ impl PendingNotifications {
             notifier.asked_at = if again { now } else { notifier.asked_at };
             return again;
         }
-        let place = self.notifiers.iter_mut().find(|notifier| notifier.database == 0 || given_up(notifier));
-        place.map(|place| *place = fresh).is_some()
+        let slot = self.notifiers.iter_mut().find(|notifier| notifier.database == 0 || given_up(notifier));
+        slot.map(|slot| *slot = fresh).is_some()
     }
 
     /// `session` is the notifier of `database` from now on. False if there is one.
@@ -154,8 +154,8 @@ impl PendingNotifications {
         if self.topics.iter().any(|known| known.database == database && known.name() == topic) {
             return None;
         }
-        match self.topics.iter_mut().find(|place| place.database == 0) {
-            Some(place) => *place = Topic::new(database, topic),
+        match self.topics.iter_mut().find(|slot| slot.database == 0) {
+            Some(slot) => *slot = Topic::new(database, topic),
             None => {
                 let notifier = self.notifier(database)?;
                 if std::mem::replace(&mut notifier.missed, true) {

@@ -1,7 +1,7 @@
 //! What has been answered per topic since the server started: statistics, kept in shared memory, not in rows that
 //! everybody would update. They start at zero with the server, and are not replicated.
 //!
-//! A topic that was counted keeps its place; one that finds none within its window is not counted.
+//! A topic that was counted keeps its slot; one that finds none within its window is not counted.
 
 use crate::error::Error;
 use crate::pg::session::server;
@@ -11,7 +11,7 @@ use crate::shmem::installations;
 use crate::shmem::memory::{Shared, TOPICS, Topic};
 use std::collections::BTreeMap;
 
-/// Places that are read at a time, under the lock: some ten microseconds.
+/// Slots that are read at a time, under the lock: some ten microseconds.
 const STRETCH: usize = 256;
 
 /// Of all topics of this installation that were counted.

@@ -26,7 +26,7 @@ pub type Numbered = (i64, Option<i64>);
 #[derive(Default)]
 pub struct Known {
     installation: u64,
-    place: usize,
+    index: usize,
     version: u64,
     /// Below it everything is over, but for the survivors.
     pub mark: i64,
@@ -37,20 +37,20 @@ pub struct Known {
 
 thread_local! {
     static KNOWN: RefCell<Rc<Known>> = RefCell::new(Rc::new(Known::default()));
-    static PLACE: Cell<usize> = const { Cell::new(0) };
+    static INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
 /// What is known now. To be called once the snapshot is taken through which the rows are looked at.
 pub fn known() -> Result<Rc<Known>, Error> {
     let installation = installations::current()?;
-    let Some((shared, place, head)) = head(installation) else { return Ok(Rc::default()) };
+    let Some((shared, index, head)) = head(installation) else { return Ok(Rc::default()) };
     let known = KNOWN.with_borrow(Rc::clone);
     let version = head.version.load(SeqCst);
-    if (known.installation, known.place, known.version) == (installation, place, version) {
+    if (known.installation, known.index, known.version) == (installation, index, version) {
         return Ok(known);
     }
     let fresh = shared.locked(|contents| {
-        let low_water = &contents.marks_below[place];
+        let low_water = &contents.marks_below[index];
         (head.version.load(SeqCst), low_water.mark(), low_water.survivors().to_vec())
     });
     if head.installation.load(SeqCst) != installation {
@@ -62,7 +62,7 @@ pub fn known() -> Result<Rc<Known>, Error> {
         let lowest = keys.entry(survivor.key).or_insert(survivor.number);
         *lowest = survivor.number.min(*lowest);
     }
-    let known = Rc::new(Known { installation, place, version, mark, survivors, keys });
+    let known = Rc::new(Known { installation, index, version, mark, survivors, keys });
     KNOWN.set(Rc::clone(&known));
     Ok(known)
 }
@@ -121,11 +121,11 @@ impl Known {
 fn head(installation: u64) -> Option<(Shared, usize, &'static MarkHead)> {
     let shared = Shared::attached()?;
     let heads = shared.mark_heads();
-    let is_ours = |place: usize| heads[place].installation.load(SeqCst) == installation;
-    let place = Some(PLACE.get()).filter(|place| is_ours(*place));
-    let place = place.or_else(|| (0..heads.len()).find(|place| is_ours(*place)))?;
-    PLACE.set(place);
-    Some((shared, place, &heads[place]))
+    let is_ours = |index: usize| heads[index].installation.load(SeqCst) == installation;
+    let index = Some(INDEX.get()).filter(|index| is_ours(*index));
+    let index = index.or_else(|| (0..heads.len()).find(|index| is_ours(*index)))?;
+    INDEX.set(index);
+    Some((shared, index, &heads[index]))
 }
 
 /// The same; it is given one if there is room.
@@ -137,19 +137,19 @@ pub fn own_head(installation: u64, now: i64) -> Option<(Shared, usize, &'static 
     let file = catalog::file_of(Object::Delivery).ok()?;
     let heads = shared.mark_heads();
     shared.locked(|contents| {
-        let last_used = |place: &usize| heads[*place].next_raise.load(SeqCst);
-        let place = (0..heads.len()).min_by_key(last_used)?;
-        let head = &heads[place];
+        let last_used = |index: &usize| heads[*index].next_raise.load(SeqCst);
+        let index = (0..heads.len()).min_by_key(last_used)?;
+        let head = &heads[index];
         let is_free = head.installation.load(SeqCst) == 0;
-        if !is_free && now.saturating_sub(last_used(&place)).abs() < MARK_UNUSED {
+        if !is_free && now.saturating_sub(last_used(&index)).abs() < MARK_UNUSED {
             return None;
         }
         head.installation.store(0, SeqCst);
-        contents.marks_below[place] = LowWater::UNKNOWN;
-        publish(head, &contents.marks_below[place]);
+        contents.marks_below[index] = LowWater::UNKNOWN;
+        publish(head, &contents.marks_below[index]);
         head.file.store(file.into(), SeqCst);
         head.installation.store(installation, SeqCst);
-        Some((shared, place, head))
+        Some((shared, index, head))
     })
 }
 
@@ -184,11 +184,11 @@ pub fn enter(deliveries: impl Iterator<Item = Numbered> + Clone) -> Result<Optio
     let entering = Entering(());
     // The raise has its fence between the limit and its look at the slots.
     fence(SeqCst);
-    if let Some((shared, place, head)) = head(installation)
+    if let Some((shared, index, head)) = head(installation)
         && lowest < head.limit.load(SeqCst)
     {
         shared.locked(|contents| {
-            let low_water = &mut contents.marks_below[place];
+            let low_water = &mut contents.marks_below[index];
             let limit = low_water.limit();
             for (number, key) in deliveries.filter(|(number, _)| *number < limit) {
                 low_water.note(number, key);
@@ -225,13 +225,13 @@ pub fn enter_due(topic: Text<'_>, due: Time) -> Result<Option<Entering>, Error> 
 /// whatever was known of them is forgotten, once for all sessions.
 pub fn forget_if_rewritten() -> Result<(), Error> {
     let (installation, file) = (installations::current()?, catalog::file_of(Object::Delivery)?);
-    let Some((shared, place, head)) = head(installation) else { return Ok(()) };
+    let Some((shared, index, head)) = head(installation) else { return Ok(()) };
     shared.locked(|contents| {
         let known = head.file.swap(file.into(), SeqCst);
         if known != 0 && known != u64::from(file) {
             contents.forget(installation);
-            contents.marks_below[place] = LowWater::UNKNOWN;
-            publish(head, &contents.marks_below[place]);
+            contents.marks_below[index] = LowWater::UNKNOWN;
+            publish(head, &contents.marks_below[index]);
         }
     });
     Ok(())

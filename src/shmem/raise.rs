@@ -26,7 +26,7 @@ const AGAIN_WALK: usize = 500;
 /// Raises the mark a little, if it is time. To be called before a snapshot is taken for anything else.
 pub fn raise(now: Time) -> Result<(), Error> {
     let installation = installations::current()?;
-    let Some((shared, place, head)) = own_head(installation, now.0) else { return Ok(()) };
+    let Some((shared, index, head)) = own_head(installation, now.0) else { return Ok(()) };
     if LowWater::is_early(head.next_raise.load(SeqCst), now.0) {
         return Ok(());
     }
@@ -35,7 +35,7 @@ pub fn raise(now: Time) -> Result<(), Error> {
     let highest = number::highest()?;
     let lowest = floor::lowest(shared.slots(installation), now.0);
     let begun = shared.locked(|contents| {
-        let low_water = &mut contents.marks_below[place];
+        let low_water = &mut contents.marks_below[index];
         let raise = low_water.begin(now.0, highest, lowest);
         publish(head, low_water);
         raise.map(|raise| (raise, low_water.next_turns(AGAIN)))
@@ -49,7 +49,7 @@ pub fn raise(now: Time) -> Result<(), Error> {
     let patrolled = work.patrol()?;
     work.table.release();
     shared.locked(|contents| {
-        let low_water = &mut contents.marks_below[place];
+        let low_water = &mut contents.marks_below[index];
         low_water.finish(&raise, reached, &walked, patrolled.reached, &again, meter.read().micros);
         for (number, key) in &patrolled.astray {
             low_water.note(*number, *key);
