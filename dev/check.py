@@ -149,6 +149,14 @@ def short_files():
                 yield f"{name} has {lines} lines"
 
 
+def short_lines():
+    """No line of Rust is longer than 120 columns, comments and strings included, which rustfmt leaves alone."""
+    for file in rust_files():
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if len(line) > 120 and SOURCE in file.parents:
+                yield f"{here(file)}:{number} has {len(line)} columns"
+
+
 def circles():
     """No file uses, by whatever way, a file that uses it."""
     files = {".".join(f.relative_to(SOURCE).with_suffix("").parts): f for f in SOURCE.rglob("*.rs")}
@@ -223,6 +231,7 @@ CHECKS = [
     circles,
     no_messages_in_pg,
     short_files,
+    short_lines,
     paths,
     functions,
     pure_rules,

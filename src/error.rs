@@ -1,4 +1,5 @@
-//! Every error of the extension and its SQLSTATE (docs/contract.md section 2). Database errors pass through with their own.
+//! Every error of the extension and its SQLSTATE (docs/contract.md section 2). Database errors pass through with their
+//! own.
 
 use crate::rules::argument::{ARRAY_ELEMENTS, Fault, NAME_BYTES};
 use pgrx::PgSqlErrorCode as Code;

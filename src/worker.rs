@@ -45,8 +45,8 @@ pub fn register() {
     }
 }
 
-/// Time between two NOTIFYs for one topic, in microseconds: soon enough to be waited for, and fifty a second cost nothing
-/// at any rate of commits.
+/// Time between two NOTIFYs for one topic, in microseconds: soon enough to be waited for, and fifty a second cost
+/// nothing at any rate of commits.
 const DEBOUNCE: i64 = 20_000;
 /// How long the notifier stays while there is nothing to tell, in seconds.
 const LINGER: i32 = 60;

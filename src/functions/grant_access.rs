@@ -1,4 +1,5 @@
-//! `grant_access` and `revoke_access`; `apply_access` and `forget_access` for rows written by hand, see `tables/privileges.rs`.
+//! `grant_access` and `revoke_access`; `apply_access` and `forget_access` for rows written by hand, see
+//! `tables/privileges.rs`.
 
 use crate::error::Error;
 use crate::pg::session::role;

@@ -48,7 +48,10 @@ macro_rules! functions {
             };)*
         }
         /// Rows of VALUES: a capability and a function that it includes.
-        pub const CAPABILITIES: &str = concat!("('', '')" $($(, ", ('", stringify!($capability), "', '", stringify!($name), "')")*)*);
+        pub const CAPABILITIES: &str = concat!(
+            "('', '')"
+            $($(, ", ('", stringify!($capability), "', '", stringify!($name), "')")*)*
+        );
     };
 }
 

@@ -31,7 +31,8 @@ pub fn status<'fcx>(caller: Caller<'fcx>) -> Result<StatusRows<'fcx>, Error> {
         format!("{library}, library and extension")
     } else if installed == library {
         format!(
-            "{library}, library and extension, but some of its objects were dropped: restore a backup, or make them again"
+            "{library}, library and extension, but some of its objects were dropped: restore a backup, or \
+             make them again"
         )
     } else {
         format!("library {library}, extension {installed}: run ALTER EXTENSION outbox UPDATE")

@@ -7,7 +7,8 @@ use crate::pg::value::datum::Text;
 use crate::queue::look::{Request, checked, look};
 use crate::queue::wake;
 
-/// Waits up to `wait_seconds` until a claim would find something. Leases nothing, and holds no snapshot if `call` need not.
+/// Waits up to `wait_seconds` until a claim would find something. Leases nothing, and holds no snapshot if `call` need
+/// not.
 pub fn wait(topic: Option<Text<'_>>, wait_seconds: Option<i32>, call: Call<'_>) -> Result<(), Error> {
     let (owner, one) = (Some(Text::new(b"nobody")), Some(1));
     // A value that is stored out of line can be read only as long as there is a snapshot.

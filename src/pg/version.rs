@@ -205,8 +205,8 @@ pub fn sessions() -> usize {
     unsafe { pg_sys::MaxBackends as usize }
 }
 
-/// Finds the library's `size` bytes of shared memory, or makes them and has them filled in: memory that can be had at any
-/// time, so the library need not be preloaded. None if there is no room. To be called in a transaction.
+/// Finds the library's `size` bytes of shared memory, or makes them and has them filled in: memory that can be had at
+/// any time, so the library need not be preloaded. None if there is no room. To be called in a transaction.
 pub fn shared_memory(
     name: &'static CStr,
     size: usize,

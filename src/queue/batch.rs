@@ -1,9 +1,9 @@
 //! A batch being filled: what is ready and what is due, merged in arrival order, and leased.
 //!
-//! A call that may sleep holds nothing meanwhile. So until it has leased something, it writes and locks nothing but what a
-//! lease needs before it (deaths in front of it, leases behind it), in one [`Attempt`] with that lease: without it, all of
-//! that is taken back. What else is to be recorded or parked is so once something is leased, or by a call that does not
-//! sleep.
+//! A call that may sleep holds nothing meanwhile. So until it has leased something, it writes and locks nothing but
+//! what a lease needs before it (deaths in front of it, leases behind it), in one [`Attempt`] with that lease: without
+//! it, all of that is taken back. What else is to be recorded or parked is so once something is leased, or by a call
+//! that does not sleep.
 //!
 //! In Rust because of the update without waiting: whatever somebody else is changing is skipped by the update itself,
 //! so a lease costs one WAL record where SELECT … FOR UPDATE SKIP LOCKED and UPDATE write two.
@@ -181,8 +181,8 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         Ok(())
     }
 
-    /// Looks for waiting messages that are due, a window of them. They are leased where they lie. False if there are none;
-    /// at its end the scan is given up.
+    /// Looks for waiting messages that are due, a window of them. They are leased where they lie. False if there are
+    /// none; at its end the scan is given up.
     fn find_due(&mut self, due: &mut Option<Scan<'_, Deliveries>>, walk: &Walk<'_>) -> Result<bool, Error> {
         let enough = self.left() + DUE_BESIDES;
         while let Some(scan) = due
@@ -302,8 +302,8 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         self.filled.expiry = self.filled.expiry.into_iter().chain(until).min();
     }
 
-    /// Ends it; `reach` is what [`Batch::fill_in_order`] has returned, `walk` is that to what was due. Candidates that are
-    /// left nobody has asked for.
+    /// Ends it; `reach` is what [`Batch::fill_in_order`] has returned, `walk` is that to what was due. Candidates that
+    /// are left nobody has asked for.
     fn finish(mut self, reach: Option<i64>, walk: &mut Walk<'_>) -> Result<Filled, Error> {
         for (seq, (id, from)) in self.candidates.take_all() {
             match from {

@@ -1,11 +1,12 @@
 //! How many messages of a topic are in which state, at a price that depends neither on how many there are nor on how
 //! many there were before.
 //!
-//! The messages lie in ranges of indexes. Each is walked from where claims start (`rules/floor.rs`), a *stretch* of rows ahead
-//! and a stretch of entries back: what is there is counted exactly, and most topics fit in. What lies ahead of the
-//! stretch no claim has reached yet: its index entries are counted without looking at the rows, and a few samples say
-//! how many of them have one in that state. What lies behind the stretch is over, but for leases that are older than so
-//! many messages. Those are left out, until one of them has run out and nobody has claimed since: then it is walked over.
+//! The messages lie in ranges of indexes. Each is walked from where claims start (`rules/floor.rs`), a *stretch* of
+//! rows ahead and a stretch of entries back: what is there is counted exactly, and most topics fit in. What lies ahead
+//! of the stretch no claim has reached yet: its index entries are counted without looking at the rows, and a few
+//! samples say how many of them have one in that state. What lies behind the stretch is over, but for leases that are
+//! older than so many messages. Those are left out, until one of them has run out and nobody has claimed since: then it
+//! is walked over.
 
 use crate::error::Error;
 use crate::pg::read::btree::{self, Span};

@@ -12,16 +12,19 @@
 //! - Of two that end neighbours at the same time each takes the other's for over already, and one of them makes the
 //!   first parked message due. If that one rolls back, the message it had ended stands before the parked one again.
 //!   To make one due too early is harmless: the next claim parks it again.
-//! - When a message goes back, the younger leases of its key do (`key_release.rs`): parked, because it stands before them.
+//! - When a message goes back, the younger leases of its key do (`key_release.rs`): parked, because it stands before
+//!   them.
 //! - Should it not be so nevertheless, a claim that looks finds the message within seconds ([`Keys::find_orphans`]).
 //!
 //! What one open transaction has written and ended again, nobody else will ever see: it stands before nothing.
 //!
-//! Where the dead block their key, a dead message is as one that is not over. Whoever parks, or records a death, by that
-//! rule holds the rule until the end of its transaction; so whoever unblocks a topic after a change of it misses nobody.
+//! Where the dead block their key, a dead message is as one that is not over. Whoever parks, or records a death, by
+//! that rule holds the rule until the end of its transaction; so whoever unblocks a topic after a change of it misses
+//! nobody.
 //!
 //! Single calls cannot wait for each other in a circle. Answers take messages in ascending order, and those that go
-//! back are all locked before the first is parked; so the one that looks for parked ones waits for nobody that waits. Claims never wait.
+//! back are all locked before the first is parked; so the one that looks for parked ones waits for nobody that waits.
+//! Claims never wait.
 
 use crate::error::Error;
 use crate::pg::read::fetch::ById;
@@ -265,8 +268,8 @@ impl<'s> Keys<'s> {
     }
 
     /// Looks among the first parked message of each key, from hash `at` on and for so many microseconds, for those that
-    /// nothing is before: they would wait for ever for somebody to end what is not there. Hands them over; returns where
-    /// to go on, if it has not reached the end, and what time it took.
+    /// nothing is before: they would wait for ever for somebody to end what is not there. Hands them over; returns
+    /// where to go on, if it has not reached the end, and what time it took.
     pub fn find_orphans(
         &mut self,
         mut at: i64,
@@ -306,8 +309,8 @@ impl<'s> Keys<'s> {
         Ok(!dead_block || dead.older(keyed, 0, seq).next().is_none())
     }
 
-    /// Parks a blocked message, unless there were too many in this claim, it holds a lease that has run out, or somebody
-    /// else is changing it or the rule by which it is blocked.
+    /// Parks a blocked message, unless there were too many in this claim, it holds a lease that has run out, or
+    /// somebody else is changing it or the rule by which it is blocked.
     pub fn park(
         &mut self,
         id: RowId,

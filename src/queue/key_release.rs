@@ -1,4 +1,5 @@
-//! What the end or the return of a message means for the others of its key. The rules are at the head of `queue/key.rs`.
+//! What the end or the return of a message means for the others of its key. The rules are at the head of
+//! `queue/key.rs`.
 
 use crate::error::Error;
 use crate::pg::read::fetch::ById;
@@ -116,7 +117,8 @@ pub fn lock_leased(deliveries: &Table<Deliveries>, seq: i64) -> Result<Option<(i
     }
 }
 
-/// Waits for claims, and other changes, that are leasing messages of a key younger than `seq`: they may not have seen it.
+/// Waits for claims, and other changes, that are leasing messages of a key younger than `seq`: they may not have seen
+/// it.
 fn await_younger(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
     let mut ready = DirtyScan::of_key(deliveries, Part::Ready)?;
     loop {
@@ -150,9 +152,10 @@ pub fn park_locked(
     Ok(())
 }
 
-/// Records that a message is `dead`, and parks the younger ones of its key whose leases end with it. It fails, and has recorded nothing, if somebody is changing the message, is parking another one behind it, or, where the
-/// dead block their key, is changing a younger lease or that rule; or if, by a death in `sent_back`, messages of its key
-/// are not any more as the snapshot has them.
+/// Records that a message is `dead`, and parks the younger ones of its key whose leases end with it. It fails, and has
+/// recorded nothing, if somebody is changing the message, is parking another one behind it, or, where the dead block
+/// their key, is changing a younger lease or that rule; or if, by a death in `sent_back`, messages of its key are not
+/// any more as the snapshot has them.
 pub fn bury(
     deliveries: &Table<Deliveries>,
     snapshot: &Latest,

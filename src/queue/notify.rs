@@ -1,6 +1,7 @@
 //! Telling those who LISTEN that there is something to claim: one round of the notifier.
 //!
-//! Outside the transactions that append: a NOTIFY in those would serialise their commits and forbid PREPARE TRANSACTION.
+//! Outside the transactions that append: a NOTIFY in those would serialise their commits and forbid PREPARE
+//! TRANSACTION.
 
 use crate::error::Error;
 use crate::pg::read::scan::Scan;

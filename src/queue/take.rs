@@ -102,8 +102,8 @@ impl Batch<'_, '_, '_> {
         Ok(Met::Passed)
     }
 
-    /// Writes `after`, and before it what must come before it: the deaths of older messages of the key, and the end of the
-    /// younger leases of key `sends_back`. All of it or nothing.
+    /// Writes `after`, and before it what must come before it: the deaths of older messages of the key, and the end of
+    /// the younger leases of key `sends_back`. All of it or nothing.
     fn write(
         &mut self,
         met: &Meeting<'_>,

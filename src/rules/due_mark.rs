@@ -1,9 +1,10 @@
 //! The due mark of a topic, or of all: no delivery waits for a time before it. Pure; `shmem/floor.rs` keeps it.
 //!
-//! It is to the index of waiting deliveries what the low-water mark is to numbers, see `rules/low_water.rs`, and kept right in
-//! the same way: a session that makes a delivery wait publishes the time as entering, then notes it here; a raise sets
-//! its target, then reads what is entering, then takes its snapshot. There are no survivors: a delivery that is due and
-//! not leased holds it, and a time noted below the target lowers it. Times noted are those of now, so that costs little.
+//! It is to the index of waiting deliveries what the low-water mark is to numbers, see `rules/low_water.rs`, and kept
+//! right in the same way: a session that makes a delivery wait publishes the time as entering, then notes it here; a
+//! raise sets its target, then reads what is entering, then takes its snapshot. There are no survivors: a delivery that
+//! is due and not leased holds it, and a time noted below the target lowers it. Times noted are those of now, so that
+//! costs little.
 
 /// A raise keeps so far behind the clock, in microseconds: calls that take no longer hold it up never.
 const BEHIND: i64 = 2_000_000;

@@ -80,8 +80,8 @@ pub fn visit<'a>(value: &'a [u8], mut visit: impl FnMut(Part<'a>) -> bool) -> Op
     None
 }
 
-/// Bytes that the text of a jsonb value, see [`visit`], has at most: in a microsecond for 8 kB, a fifth of what the text
-/// itself takes. Zeros that are not stored are counted wherever a number can begin, and all bytes as if they were
+/// Bytes that the text of a jsonb value, see [`visit`], has at most: in a microsecond for 8 kB, a fifth of what the
+/// text itself takes. Zeros that are not stored are counted wherever a number can begin, and all bytes as if they were
 /// control characters.
 pub fn text_bound(value: &[u8]) -> usize {
     let size = value.len() as u32;

@@ -1,23 +1,25 @@
 //! The low-water mark of an installation: below it every delivery is over, but for the *survivors* it lists. Pure;
 //! `shmem/low_water.rs` keeps it.
 //!
-//! While a snapshot is held, what is over cannot be removed from any index. Look-ups by key, sweeps, counts, redrive and
-//! purge start at the mark and look the survivors up, so what they cost does not grow with what was delivered before.
+//! While a snapshot is held, what is over cannot be removed from any index. Look-ups by key, sweeps, counts, redrive
+//! and purge start at the mark and look the survivors up, so what they cost does not grow with what was delivered
+//! before.
 //!
 //! A delivery is *covered* if it is ready or leased, or waits or is parked and has a key. A session that sweeps raises
 //! the mark: it walks over the numbers from the mark on, with a snapshot and an eye for open transactions. A covered
 //! delivery that is young stops the walk; an older one becomes a survivor. What keeps the mark right:
 //!
-//! - A session that is about to make a delivery covered (append, revive, lease of a waiting one) publishes its number as
-//!   *entering*, then reads [`LowWater::limit`]. Below the limit it notes a survivor first. It withdraws the number once
-//!   the row is written: from then on the row speaks for itself.
-//! - A raise sets the limit to where it may end, then reads what is entering and stops below it, then takes its snapshot.
-//!   So of a row that was not there for the walk, either the writer has seen the limit or the raise the writer.
+//! - A session that is about to make a delivery covered (append, revive, lease of a waiting one) publishes its number
+//!   as *entering*, then reads [`LowWater::limit`]. Below the limit it notes a survivor first. It withdraws the number
+//!   once the row is written: from then on the row speaks for itself.
+//! - A raise sets the limit to where it may end, then reads what is entering and stops below it, then takes its
+//!   snapshot. So of a row that was not there for the walk, either the writer has seen the limit or the raise the
+//!   writer.
 //! - A reader takes its snapshot first and the mark afterwards: a row that the snapshot has was noted before it.
 //! - A raise during which a survivor was noted leaves nothing.
 //!
-//! One survivor stands for a delivery without a key, or for all of a key from its number on. A full list stops the mark.
-//! A number below the mark that is written by other means (COPY, a replica's apply) is found by the patrol.
+//! One survivor stands for a delivery without a key, or for all of a key from its number on. A full list stops the
+//! mark. A number below the mark that is written by other means (COPY, a replica's apply) is found by the patrol.
 
 /// Survivors that are remembered.
 pub const SURVIVORS: usize = 256;
@@ -25,8 +27,8 @@ pub const SURVIVORS: usize = 256;
 const READY: u32 = 64;
 /// Unfinished deliveries become survivors once their numbers are so old, in microseconds, at the earliest.
 const AGE: i64 = 1_000_000;
-/// Shortest time between two raises, in microseconds, unless the first one had to leave some of its way. So short that a
-/// drain's looks can begin at the mark, and need no look-up by key: at 100 ms, a keyed drain is 9 % slower.
+/// Shortest time between two raises, in microseconds, unless the first one had to leave some of its way. So short that
+/// a drain's looks can begin at the mark, and need no look-up by key: at 100 ms, a keyed drain is 9 % slower.
 const EVERY: i64 = 20_000;
 /// A raise is followed by this many times its duration without one.
 const REST: i64 = 10;
@@ -223,8 +225,8 @@ impl LowWater {
         turns
     }
 
-    /// Ends a raise that has walked up to number `reached`, and the patrol up to `patrolled`. `again`: survivors looked at
-    /// again, and what they are now; None: they are over.
+    /// Ends a raise that has walked up to number `reached`, and the patrol up to `patrolled`. `again`: survivors looked
+    /// at again, and what they are now; None: they are over.
     pub fn finish(
         &mut self,
         raise: &Raise,

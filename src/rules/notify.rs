@@ -1,4 +1,5 @@
-//! Notifications that are pending for sessions that LISTEN, by database. Pure; `shmem/notify.rs` keeps it in shared memory.
+//! Notifications that are pending for sessions that LISTEN, by database. Pure; `shmem/notify.rs` keeps it in shared
+//! memory.
 //!
 //! A commit adds its topics here and wakes its database's *notifier*, a process that sends one NOTIFY for
 //! each topic it finds here. So a commit neither waits nor fails because of it, and costs the same however many

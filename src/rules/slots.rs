@@ -1,7 +1,8 @@
-//! A slot table of limited size, with eviction: which slot a key has. Pure; `shmem/memory.rs` keeps the floors of topics in such a table.
+//! A slot table of limited size, with eviction: which slot a key has. Pure; `shmem/memory.rs` keeps the floors of
+//! topics in such a table.
 //!
-//! A key has one of the [`WINDOW`] slots from its own on. Where all are taken, one that no session has used for a while is
-//! given away; else the key goes without. So what is gone makes room, and more keys in use than there are slots do
+//! A key has one of the [`WINDOW`] slots from its own on. Where all are taken, one that no session has used for a while
+//! is given away; else the key goes without. So what is gone makes room, and more keys in use than there are slots do
 //! not push each other out.
 
 /// Slots where a key may be.

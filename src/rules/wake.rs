@@ -2,15 +2,15 @@
 //!
 //! A session *enters* a list before it looks, so that whatever is committed once its look has begun finds it there. A
 //! message *calls* one session that waits for its topic, or else one that waits for any: the last that came. Who is
-//! called will look, and find what else is committed until then: meanwhile nobody else is called. Who goes and was called
-//! has another called; a claim that leaves something behind calls the next.
+//! called will look, and find what else is committed until then: meanwhile nobody else is called. Who goes and was
+//! called has another called; a claim that leaves something behind calls the next.
 //!
-//! The clock calls nobody. The first in the list, the *leader*, sleeps until the next time known, [`RECHECK`] at most, and
-//! looks then. If it goes, the next one leads, by the same alarm; or it is called, if the other has looked and not slept
-//! since: then nobody knows what comes next.
+//! The clock calls nobody. The first in the list, the *leader*, sleeps until the next time known, [`RECHECK`] at most,
+//! and looks then. If it goes, the next one leads, by the same alarm; or it is called, if the other has looked and not
+//! slept since: then nobody knows what comes next.
 //!
-//! Under load one look in [`PAUSE`] finds many: each look and each answer is a commit and a wake-up that those who append
-//! would wait for. Who is called, or comes, during a pause looks at its end.
+//! Under load one look in [`PAUSE`] finds many: each look and each answer is a commit and a wake-up that those who
+//! append would wait for. Who is called, or comes, during a pause looks at its end.
 
 use crate::slots::Key;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};

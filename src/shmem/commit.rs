@@ -40,8 +40,8 @@ fn transaction_ends(end: End) {
     }
 }
 
-/// What its looks left is void, what it had changed is as before, and what was answered since is not counted; the numbers
-/// of inner ones are higher.
+/// What its looks left is void, what it had changed is as before, and what was answered since is not counted; the
+/// numbers of inner ones are higher.
 fn savepoint_rolled_back(id: u32) {
     with_pending(|pending| {
         pending.effects.values_mut().for_each(|effects| effects.answers.retain(|(within, _)| *within < id));

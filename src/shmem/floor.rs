@@ -1,5 +1,5 @@
-//! Looks at the ready and the waiting messages, see `rules/floor.rs`: where they start, and what they leave for the next. A
-//! cache: where it cannot be had, every look starts at the beginning and is right.
+//! Looks at the ready and the waiting messages, see `rules/floor.rs`: where they start, and what they leave for the
+//! next. A cache: where it cannot be had, every look starts at the beginning and is right.
 
 use crate::error::Error;
 use crate::pg::catalog;

@@ -10,8 +10,8 @@ use crate::shmem::low_water::{self, Known};
 use crate::tables::delivery::Deliveries;
 use std::rc::Rc;
 
-/// Deliveries that are ready or leased, in arrival order: the survivors below the low-water mark, then the index. Of all
-/// topics it brings others too.
+/// Deliveries that are ready or leased, in arrival order: the survivors below the low-water mark, then the index. Of
+/// all topics it brings others too.
 pub struct InOrder<'t> {
     table: &'t Table<Deliveries>,
     snapshot: &'t Latest,

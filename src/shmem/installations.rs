@@ -1,5 +1,5 @@
-//! One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts from nothing. What sessions
-//! share is by installation and topic.
+//! One installation of the extension: a database and its table, so that a new CREATE EXTENSION starts from nothing.
+//! What sessions share is by installation and topic.
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};

@@ -1,5 +1,5 @@
-//! The low-water mark of this installation, see `rules/low_water.rs`: raised by sessions that claim, noted by those that
-//! write, read by whatever looks for deliveries by number or key. Without shared memory it is at the beginning.
+//! The low-water mark of this installation, see `rules/low_water.rs`: raised by sessions that claim, noted by those
+//! that write, read by whatever looks for deliveries by number or key. Without shared memory it is at the beginning.
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};

@@ -1,4 +1,5 @@
-//! What sessions share: floors, totals, waiters and pending notifications in shared memory. Layout, lock, and how a session finds it.
+//! What sessions share: floors, totals, waiters and pending notifications in shared memory. Layout, lock, and how a
+//! session finds it.
 //!
 //! Locking: all but the slots is read and written under the one lock; it is held for some dozen instructions, also
 //! after a commit, where nothing may fail. Slots are atomics, written by their session alone.

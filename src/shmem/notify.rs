@@ -15,8 +15,8 @@ const NOTIFIER: &str = "outbox notifier";
 /// The channel.
 const CHANNEL: &CStr = c"outbox";
 
-/// Sees to it that somebody will tell what this transaction is about to commit. If there is no process to be had, nobody
-/// will.
+/// Sees to it that somebody will tell what this transaction is about to commit. If there is no process to be had,
+/// nobody will.
 pub fn ask_for_notifier() {
     if let Some(shared) = Shared::attached().filter(|_| ENABLED.get()) {
         let now = server::clock().0;

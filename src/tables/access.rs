@@ -1,5 +1,5 @@
-//! `outbox.access`, rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It counts while that role
-//! exists and has EXECUTE (`privileges.rs`); superusers and the owner need none.
+//! `outbox.access`, rights: who may do what. A right is a row of `outbox.access`: role, capability, topic or `*`. It
+//! counts while that role exists and has EXECUTE (`privileges.rs`); superusers and the owner need none.
 //!
 //! Which topics a user may append to or work on is remembered per session, until a role, a membership, a function's
 //! privileges or the table change. So where nobody is limited it costs a comparison.
@@ -166,8 +166,8 @@ fn look_up(user: pg_sys::Oid) -> Result<[Topics; 2], Error> {
     Ok(topics)
 }
 
-/// Until the transaction has ended, this background process is the tables' owner: what the owner has put on them, triggers
-/// or indexes over functions, must not run as superuser.
+/// Until the transaction has ended, this background process is the tables' owner: what the owner has put on them,
+/// triggers or indexes over functions, must not run as superuser.
 pub fn act_as_owner() -> Result<(), Error> {
     let table = Table::<Envelopes>::open(Access::Read)?;
     role::become_restricted(table.owner());

@@ -40,7 +40,8 @@ const NEAR: i64 = 2 << 10;
 /// Rows that are passed on the way to a near number; then it is looked up afresh. A descent costs as much as a dozen.
 const PASSED: usize = 16;
 
-/// Rows by number. Asked in ascending order, near numbers share a descent of the index: a tenth less for claim and complete.
+/// Rows by number. Asked in ascending order, near numbers share a descent of the index: a tenth less for claim and
+/// complete.
 pub struct Lookup<'t, R: Numbered> {
     scan: Scan<'t, R>,
     /// The last number asked for; numbers from it to `end` are in reach.

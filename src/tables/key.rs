@@ -91,8 +91,8 @@ impl<'t> KeyMessages<'t> {
         Messages(&mut self.0, keyed)
     }
 
-    /// True if the part may have messages, of whatever key: its index is more than one page, or has an entry. Of a message
-    /// that the snapshot has, the entry was there before.
+    /// True if the part may have messages, of whatever key: its index is more than one page, or has an entry. Of a
+    /// message that the snapshot has, the entry was there before.
     pub fn may_have_any(&mut self) -> bool {
         if self.0.index_pages() > 1 {
             return true;

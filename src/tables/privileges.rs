@@ -1,5 +1,5 @@
-//! Privileges follow rights: what a row of `outbox.access` gives is granted once, when the row is written or its role is
-//! made, and taken when the row goes. What was revoked by hand takes its row along.
+//! Privileges follow rights: what a row of `outbox.access` gives is granted once, when the row is written or its role
+//! is made, and taken when the row goes. What was revoked by hand takes its row along.
 //!
 //! What rows have given is written down where core keeps the initial privileges of extensions. A dump carries the
 //! difference to these: so it carries rows and no GRANT, which a server without the role would refuse.
@@ -69,8 +69,8 @@ pub fn change(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, 
     Ok(changed)
 }
 
-/// Makes privileges follow rows that were written by hand or by a restore. Does nothing where library and extension do not
-/// match: whoever drops a role must not fail for it.
+/// Makes privileges follow rows that were written by hand or by a restore. Does nothing where library and extension do
+/// not match: whoever drops a role must not fail for it.
 pub fn follow_rows() -> Result<(), Error> {
     if catalog::catalog().is_ok() { change("SELECT WHERE false", &[]).map(drop) } else { Ok(()) }
 }

@@ -87,8 +87,8 @@ impl<'t> TopicRules<'t> {
         Ok(row)
     }
 
-    /// Keeps the rules of `topic`, which somebody has set, as they are until the transaction ends. False if somebody has
-    /// changed them, or, without waiting, is changing them.
+    /// Keeps the rules of `topic`, which somebody has set, as they are until the transaction ends. False if somebody
+    /// has changed them, or, without waiting, is changing them.
     pub fn hold(&mut self, topic: Text<'_>, wait: Wait) -> Result<bool, Error> {
         if self.held.as_deref() == Some(topic.bytes()) {
             return Ok(true);

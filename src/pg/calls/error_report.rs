@@ -1,8 +1,8 @@
 //! Database errors that pass through our functions, whole.
 //!
-//! What pgrx catches it reports again with message, detail, hint and those SQLSTATEs that it knows. So a call leaves a callback on the
-//! server's stack of error contexts: it keeps a copy of the error when it is raised, and adds what is missing when it is
-//! reported again.
+//! What pgrx catches it reports again with message, detail, hint and those SQLSTATEs that it knows. So a call leaves a
+//! callback on the server's stack of error contexts: it keeps a copy of the error when it is raised, and adds what is
+//! missing when it is reported again.
 
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -71,7 +71,7 @@ extern "C-unwind" fn raised_or_reported(level: *mut c_void) {
 /// Both are copies of errors.
 unsafe fn is_of(report: &pg_sys::ErrorData, raised: &pg_sys::ErrorData) -> bool {
     let text = |text: *const c_char| {
-        // SAFETY: by the contract above a C string, or null.
+        // SAFETY: a text of an error is a C string, or null.
         if text.is_null() { c"" } else { unsafe { CStr::from_ptr(text) } }
     };
     report.context.is_null()
@@ -92,7 +92,7 @@ unsafe fn complete(raised: &pg_sys::ErrorData) {
         (pg_sys::PG_DIAG_DATATYPE_NAME, raised.datatype_name),
         (pg_sys::PG_DIAG_CONSTRAINT_NAME, raised.constraint_name),
     ];
-    // SAFETY: by the contract above; each text is a C string or null, and the functions copy it.
+    // SAFETY: each text of an error is a C string or null, and the functions copy it.
     unsafe {
         errcode(raised.sqlerrcode);
         for (field, name) in generic {
@@ -114,8 +114,8 @@ unsafe fn complete(raised: &pg_sys::ErrorData) {
     }
 }
 
-/// Keeps Rust's backtraces out of the DETAIL of errors, which is for users: RUST_BACKTRACE in the server's environment asks
-/// for them. The standard library asks the environment once.
+/// Keeps Rust's backtraces out of the DETAIL of errors, which is for users: RUST_BACKTRACE in the server's environment
+/// asks for them. The standard library asks the environment once.
 pub fn without_backtraces() {
     const NAME: &str = "RUST_LIB_BACKTRACE";
     let before = std::env::var_os(NAME);

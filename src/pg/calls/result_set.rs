@@ -99,8 +99,8 @@ impl<K: Kind> Set<'_, K> {
         }))
     }
 
-    /// Adds a row: `write` writes the columns that the shape was checked for. What it has besides is null. A value out of
-    /// line stays so: the tuplestore holds the reference.
+    /// Adds a row: `write` writes the columns that the shape was checked for. What it has besides is null. A value out
+    /// of line stays so: the tuplestore holds the reference.
     pub fn add(&mut self, write: impl FnOnce(&mut FieldsMut<'_>)) {
         write(&mut FieldsMut { values: &mut self.values, nulls: &mut self.nulls, place: 0 });
         // SAFETY: the values are of the row's columns in order; tuplestore_putvalues copies them.

@@ -8,8 +8,8 @@ use crate::pg::rows::table::{Access, Table};
 use crate::pg::version;
 use pgrx::pg_sys;
 
-/// Shows the first two columns of an index's entries, numbers, from the end, while `visit` says so. Rows are not looked at, so
-/// what is gone is shown too, and nothing is walked over.
+/// Shows the first two columns of an index's entries, numbers, from the end, while `visit` says so. Rows are not looked
+/// at, so what is gone is shown too, and nothing is walked over.
 pub fn from_end<R: TableShape>(index: Object, mut visit: impl FnMut(i64, i64) -> bool) -> Result<(), Error> {
     let index = catalog::oid(index)?;
     let table = Table::<R>::open(Access::Read)?;

@@ -97,8 +97,8 @@ impl<'t, R: Read> Scan<'t, R> {
     /// Of a version that an open transaction has written: the transaction that has replaced or removed it, and has not
     /// taken that back. A dirty snapshot does not tell.
     pub fn ended_by(&self) -> Option<pg_sys::TransactionId> {
-        // SAFETY: called only after `next` has found a row, which the slot still holds, with its buffer pinned; the slots
-        // of a heap are of this kind. Its header is read under the buffer's lock, as the server does.
+        // SAFETY: called only after `next` has found a row, which the slot still holds, with its buffer pinned; the
+        // slots of a heap are of this kind. Its header is read under the buffer's lock, as the server does.
         unsafe {
             let slot: *mut pg_sys::BufferHeapTupleTableSlot = self.slot.cast();
             let header = (*(*slot).base.tuple).t_data;
@@ -154,7 +154,7 @@ impl Entry<'_> {
     /// `entry` has at most three columns, a text first, none of them null, and lives as long as the result.
     pub unsafe fn of(entry: pg_sys::IndexTuple, shape: pg_sys::TupleDesc) -> Self {
         let (mut values, mut nulls) = ([pg_sys::Datum::from(0); 3], [false; 3]);
-        // SAFETY: by the contract above.
+        // SAFETY: an entry has at most three columns, of which the first is a text and the second a number or time.
         unsafe {
             pg_sys::index_deform_tuple(entry, shape, values.as_mut_ptr(), nulls.as_mut_ptr());
             Entry { text: Text::from_datum(values[0]), at: i64::from_datum(values[1]) }

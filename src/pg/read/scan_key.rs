@@ -29,7 +29,8 @@ ordered!(Time: F_TIMESTAMPTZ_LT, F_TIMESTAMPTZ_LE, F_TIMESTAMPTZ_EQ, F_TIMESTAMP
 ordered!(Text<'a>: F_TEXT_LT, F_TEXT_LE, F_TEXTEQ, F_TEXT_GE, F_TEXT_GT);
 ordered!(Uuid: F_UUID_LT, F_UUID_LE, F_UUID_EQ, F_UUID_GE, F_UUID_GT);
 
-/// A condition on a column of the index, counted from 1. What its value points to must live as long as the scan uses it.
+/// A condition on a column of the index, counted from 1. What its value points to must live as long as the scan uses
+/// it.
 pub struct Key {
     column: i16,
     strategy: u32,

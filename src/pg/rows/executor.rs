@@ -1,8 +1,8 @@
 //! Rows written one by one as the executor writes them: with triggers, constraints and foreign keys.
 //!
-//! For tables that were given such things, see `shape.rs`. To triggers each call here is a statement of its own. A row is
-//! locked first and without waiting if asked, so that the rest of its update or delete neither waits nor fails. A trigger
-//! may see everything, but change only what nothing depends on ([`Write::FREE`]), and suppress nothing.
+//! For tables that were given such things, see `shape.rs`. To triggers each call here is a statement of its own. A row
+//! is locked first and without waiting if asked, so that the rest of its update or delete neither waits nor fails. A
+//! trigger may see everything, but change only what nothing depends on ([`Write::FREE`]), and suppress nothing.
 
 use crate::error::{Difference, Error};
 use crate::pg::catalog;
@@ -310,7 +310,7 @@ unsafe fn is_same(one: pg_sys::Datum, other: pg_sys::Datum, column: &pg_sys::For
     if column.attbyval {
         return one.value() == other.value();
     }
-    // SAFETY: by the contract above; a value of variable length is compared without its header.
+    // SAFETY: a value of the column has the column's length, or one in its header, which is not compared.
     let bytes = |datum: pg_sys::Datum| unsafe {
         if let Ok(length) = usize::try_from(column.attlen) {
             return std::slice::from_raw_parts(datum.cast_mut_ptr::<u8>(), length);

@@ -19,8 +19,9 @@ pub struct IndexMaintenance {
     arbiters: *mut pg_sys::List,
 }
 
-/// The session's executor state: making one and freeing it costs an append a twentieth. What a row's entries allocate in
-/// it is freed row by row, but expressions prepared in it would stay; so indexes that have any get a state of their own.
+/// The session's executor state: making one and freeing it costs an append a twentieth. What a row's entries allocate
+/// in it is freed row by row, but expressions prepared in it would stay; so indexes that have any get a state of their
+/// own.
 fn session_estate() -> *mut pg_sys::EState {
     thread_local! { static ESTATE: Cell<*mut pg_sys::EState> = const { Cell::new(std::ptr::null_mut()) } }
     if ESTATE.get().is_null() {

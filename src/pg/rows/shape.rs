@@ -1,8 +1,8 @@
 //! Whether a table is as the install script made it, column by column and index by index.
 //!
 //! What differs decides how the table may be used. Nothing: directly. Only what the executor knows how to honour
-//! (triggers, foreign keys, constraints): rows are written as the executor writes them, see `executor.rs`. Anything else:
-//! not at all, because rows are read and written by position. The verdict is found once per session and change.
+//! (triggers, foreign keys, constraints): rows are written as the executor writes them, see `executor.rs`. Anything
+//! else: not at all, because rows are read and written by position. The verdict is found once per session and change.
 
 use crate::error::{Difference, Error};
 use crate::pg::catalog::{self, Catalog, MOST, Object, extension, schema};
@@ -203,7 +203,7 @@ impl Made {
     /// # Safety
     /// The relation is open.
     unsafe fn columns_differ(&self, relation: pg_sys::Relation) -> Option<(String, String)> {
-        // SAFETY: by the contract above.
+        // SAFETY: the relation is open.
         let columns = unsafe { columns(relation) };
         let alter = |how: String| format!("Run ALTER TABLE {} {how}.", self.full_name());
         let rebuild = || "Dump the data, drop and create the extension, and restore the data.".to_string();
@@ -365,7 +365,7 @@ fn type_words(kind: pg_sys::Oid) -> String {
 /// # Safety
 /// The relation is open.
 unsafe fn columns(relation: pg_sys::Relation) -> Vec<pg_sys::FormData_pg_attribute> {
-    // SAFETY: by the contract above.
+    // SAFETY: an open relation's descriptor has as many attributes as it says.
     unsafe {
         let shape = (*relation).rd_att;
         (0..(*shape).natts).map(|place| *crate::pg::version::attribute(shape, place)).collect()

@@ -13,8 +13,9 @@ pub enum End {
     Prepared,
 }
 
-/// Calls `tell` at the ends of this session's transactions, and `tell_part` with the number of each part that was rolled
-/// back, see [`crate::pg::session::server::savepoint_number`]. But for [`End::Commits`] an error there would be a PANIC.
+/// Calls `tell` at the ends of this session's transactions, and `tell_part` with the number of each part that was
+/// rolled back, see [`crate::pg::session::server::savepoint_number`]. But for [`End::Commits`] an error there would be
+/// a PANIC.
 pub fn at_ends(tell: fn(End), tell_part: fn(u32)) {
     // SAFETY: the callbacks are plain functions that live as long as the session, and so are the arguments.
     unsafe {

@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 /// # Safety
 /// The lock is initialised, and the work raises no error.
 pub unsafe fn locked<T>(lock: *mut pg_sys::LWLock, work: impl FnOnce() -> T) -> T {
-    // SAFETY: by the contract above, the lock is released.
+    // SAFETY: the lock is initialised, and released here, because the work raises no error.
     unsafe {
         pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         let result = work();

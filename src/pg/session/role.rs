@@ -48,7 +48,8 @@ pub fn acting_as_superuser<T>(work: impl FnOnce() -> T) -> T {
     acting_as(pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID), work)
 }
 
-/// Until its transaction has ended, this background process is another user, and what that one has defined is restricted.
+/// Until its transaction has ended, this background process is another user, and what that one has defined is
+/// restricted.
 pub fn become_restricted(user: pg_sys::Oid) {
     let context = pg_sys::SECURITY_RESTRICTED_OPERATION | pg_sys::SECURITY_LOCAL_USERID_CHANGE;
     // SAFETY: as autovacuum does it; `background::transaction` puts the user back.

@@ -14,8 +14,8 @@ pub struct Savepoint {
 
 impl Savepoint {
     pub fn begin() -> Savepoint {
-        // SAFETY: in a transaction, as every call. What is opened meanwhile is closed by its guard, whose owner stays the
-        // caller's: so a guard may outlive this.
+        // SAFETY: in a transaction, as every call. What is opened meanwhile is closed by its guard, whose owner stays
+        // the caller's: so a guard may outlive this.
         unsafe {
             let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
             pg_sys::BeginInternalSubTransaction(std::ptr::null());

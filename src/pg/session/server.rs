@@ -203,7 +203,7 @@ unsafe extern "C-unwind" fn check_traceparent(
     _extra: *mut *mut std::ffi::c_void,
     _source: pg_sys::GucSource::Type,
 ) -> bool {
-    // SAFETY: by the contract above.
+    // SAFETY: the server passes a C string, or null.
     unsafe {
         let text = if (*text).is_null() { c"" } else { CStr::from_ptr(*text) };
         let fits = text.is_empty() || formats::is_traceparent(text.to_bytes());

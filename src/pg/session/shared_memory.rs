@@ -128,7 +128,8 @@ where
     /// Does some work with what is behind the lock. It is short, and raises no error.
     pub fn locked<T>(self, work: impl FnOnce(&mut L, &mut [W]) -> T) -> T {
         let block = self.0.as_ptr();
-        // SAFETY: all of it lives as long as the server; under the exclusive lock nobody else refers to what is handed out.
+        // SAFETY: all of it lives as long as the server; under the exclusive lock nobody else refers to what is handed
+        // out.
         unsafe {
             lwlock::locked(&raw mut (*block).lock, || {
                 let sessions = std::slice::from_raw_parts_mut(first_locked(block), version::sessions());

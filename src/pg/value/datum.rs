@@ -86,7 +86,7 @@ pub fn letters(bytes: &[u8]) -> Result<&str, &[u8]> {
 /// # Safety
 /// `value` points to a varlena that is neither compressed nor out of line and lives for 'a.
 unsafe fn varlena_bytes<'a>(value: *const pg_sys::varlena) -> &'a [u8] {
-    // SAFETY: by the contract above, header and data are plain memory.
+    // SAFETY: header and data of a plain varlena lie one behind the other.
     unsafe {
         std::slice::from_raw_parts(
             pgrx::varlena::vardata_any(value).cast(),

@@ -171,14 +171,14 @@ impl<'a> Iterator for Members<'a> {
 /// # Safety
 /// `value` is a string that lives for 'a.
 unsafe fn string<'a>(value: &pg_sys::JsonbValue) -> &'a [u8] {
-    // SAFETY: by the contract above.
+    // SAFETY: a string's value has its length beside it.
     unsafe { std::slice::from_raw_parts(value.val.string.val.cast(), value.val.string.len as usize) }
 }
 
 /// # Safety
 /// `container` is one that lives for 'a.
 unsafe fn members<'a>(container: *mut pg_sys::JsonbContainer) -> Option<Members<'a>> {
-    // SAFETY: by the contract above; the iterator has just begun.
+    // SAFETY: the container lives for 'a, and the iterator has just begun.
     unsafe {
         let mut iterator = pg_sys::JsonbIteratorInit(container);
         let mut value = pg_sys::JsonbValue::default();
@@ -216,7 +216,8 @@ impl<'a> Object<'a> {
 
     pub fn finish(mut self) -> Json<'static> {
         let value = self.push(pg_sys::JsonbIteratorToken::WJB_END_OBJECT, None);
-        // SAFETY: the end of the outermost object returns it whole; JsonbValueToJsonb copies it into a new, non-null jsonb.
+        // SAFETY: the end of the outermost object returns it whole; JsonbValueToJsonb copies it into a new, non-null
+        // jsonb.
         unsafe { <Json as Column>::from_datum(pg_sys::Datum::from(pg_sys::JsonbValueToJsonb(value))) }
     }
 

@@ -1,5 +1,5 @@
-//! The low-water mark against writers, raises and readers that take turns step by step: whatever they do, every delivery
-//! that a reader's snapshot has and that is not over is at the mark or above, or a survivor stands for it.
+//! The low-water mark against writers, raises and readers that take turns step by step: whatever they do, every
+//! delivery that a reader's snapshot has and that is not over is at the mark or above, or a survivor stands for it.
 
 use outbox_rules::low_water::{LowWater, Raise, Survivor, Walked};
 use proptest::prelude::*;

@@ -295,7 +295,8 @@ impl World {
     /// After the longest pause: no sleeper lies beside a message that it could have.
     fn check_that_nothing_is_left(&self) {
         for message in self.messages.iter().filter(|m| m.state == State::Ready && m.due <= self.clock) {
-            let beside = |step: &Step| matches!(step, Step::Asleep(wanted) if *wanted == ANY || *wanted == message.topic);
+            let beside =
+                |step: &Step| matches!(step, Step::Asleep(topic) if *topic == ANY || *topic == message.topic);
             assert!(!self.steps.iter().any(beside), "{message:?} beside a sleeper: {:?}", self.steps);
         }
     }
