@@ -148,6 +148,22 @@ COMMENT ON FUNCTION outbox.redrive IS
 'how many. dry_run only counts. It waits for a transaction that is changing one of them. Errors: 22004, 22023, '
 '25006.';
 
+CREATE FUNCTION outbox.discard (
+    topic pg_catalog.text,
+    type pg_catalog.text DEFAULT NULL,
+    before pg_catalog.timestamptz DEFAULT NULL,
+    max_messages pg_catalog.int4 DEFAULT NULL,
+    dry_run pg_catalog.bool DEFAULT false
+)
+RETURNS pg_catalog.int8
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'discard_wrapper';
+
+COMMENT ON FUNCTION outbox.discard IS
+'Makes ready and waiting messages of a topic dead, or those of one type or appended before a time, oldest first, at '
+'most max_messages; returns how many. Leased ones stay. dry_run only counts. It waits for a transaction that is '
+'changing one of them. Errors: 22004, 22023, 25006.';
+
 CREATE FUNCTION outbox.pause (topic pg_catalog.text)
 RETURNS pg_catalog.bool
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path TO pg_catalog, pg_temp

@@ -7,8 +7,8 @@
 
 use crate::error::Error;
 use crate::functions::{
-    Function, append, call, claim, cloudevent, complete, consume_once, extend, fail, grant_access, pause,
-    purge, redrive, release, retry_dead, set_topic, stats, status, wait,
+    Function, append, call, claim, cloudevent, complete, consume_once, discard, extend, fail, grant_access,
+    pause, purge, redrive, release, retry_dead, set_topic, stats, status, wait,
 };
 use crate::pg::calls::call::Call;
 use crate::pg::calls::error_report::passing;
@@ -133,6 +133,17 @@ fn redrive(
     dry_run: Option<bool>,
 ) -> Result<i64, ErrorReport> {
     run(call::redrive, || redrive::redrive(topic, r#type, max_messages, dry_run))
+}
+
+#[pg_extern(sql = false)]
+fn discard(
+    topic: Option<Text<'_>>,
+    r#type: Option<Text<'_>>,
+    before: Option<Time>,
+    max_messages: Option<i32>,
+    dry_run: Option<bool>,
+) -> Result<i64, ErrorReport> {
+    run(call::discard, || discard::discard(topic, r#type, before, max_messages, dry_run))
 }
 
 #[pg_extern(sql = false)]

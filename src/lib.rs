@@ -11,7 +11,8 @@
 //!    `fail` makes it wait for its next attempt, or dead after the last one; `abandon` makes it dead at once.
 //!    `release` gives it back uncounted; `extend` keeps it longer.
 //! 5. No answer by `leased_until`: it is ready again, or dead if that was the last attempt.
-//! 6. `retry_dead` and `redrive` give dead messages another life. `consume_once` makes a second delivery harmless.
+//! 6. `retry_dead` and `redrive` give dead messages another life; `discard` ends lives.
+//!    `consume_once` makes a second delivery harmless.
 //! 7. `purge`, by hand or by the background worker, deletes what is over and past its retention.
 //!
 //! Messages of one key follow each other: `queue/key.rs` says how.

@@ -7,6 +7,7 @@ pub mod claim;
 pub mod cloudevent;
 pub mod complete;
 pub mod consume_once;
+pub mod discard;
 pub mod extend;
 pub mod fail;
 pub mod grant_access;
@@ -69,6 +70,7 @@ functions! {
     consume_once: worker, writes;
     retry_dead: operator, writes;
     redrive: operator, writes;
+    discard: operator, writes;
     pause: operator, writes;
     resume: operator, writes;
     set_topic: operator, writes;

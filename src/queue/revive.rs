@@ -15,6 +15,7 @@ use crate::shmem::in_order::InOrder;
 use crate::shmem::{self, pending};
 use crate::tables::delivery::{Deliveries, Place};
 use crate::tables::find::Lookup;
+use crate::tables::key::Keyed;
 use crate::tables::topic::{TopicRules, Topics};
 use std::collections::BTreeSet;
 
@@ -36,6 +37,12 @@ impl<'t> GoingBack<'t> {
             self.to_lock.remove(&seq);
             self.locked.extend(key_release::lock_leased(self.deliveries, seq)?);
         }
+        Ok(())
+    }
+
+    /// Leases of a key that are younger than message `seq` go back too.
+    pub fn send_back_after(&mut self, keyed: Keyed<'_>, seq: i64) -> Result<(), Error> {
+        self.to_lock.extend(key_release::leased_after(self.deliveries, keyed, seq)?);
         Ok(())
     }
 
@@ -75,7 +82,7 @@ pub fn revive(
             pending::touched(seq)?;
             pending::will_be_ready(row.topic, seq)?;
             if let Some(keyed) = row.keyed().filter(|_| sends_back) {
-                going_back.to_lock.extend(key_release::leased_after(deliveries, keyed, seq)?);
+                going_back.send_back_after(keyed, seq)?;
             }
             return Ok(true);
         }

@@ -49,6 +49,17 @@ impl<'t> Scan<'t, Deliveries> {
         Ok(scan)
     }
 
+    /// Parked deliveries of `topic` in arrival order.
+    pub fn parked(
+        table: &'t Table<Deliveries>,
+        snapshot: &'t Latest,
+        topic: Text<'_>,
+    ) -> Result<Self, Error> {
+        let mut scan = Scan::open(table, Object::DeliveryParked, snapshot, 1)?;
+        scan.start([Key::equal(1, &topic)]);
+        Ok(scan)
+    }
+
     /// Waiting deliveries of `topic`, or of any, that became due from `start` to `now`, the longest due first.
     pub fn due(
         table: &'t Table<Deliveries>,

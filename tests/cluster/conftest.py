@@ -35,6 +35,7 @@ CALLS = {  # every function that writes, with arguments that pass its checks
     "consume_once": ("c", TOKEN),
     "retry_dead": (TOKEN,),
     "redrive": ("t",),
+    "discard": ("t",),
     "pause": ("t",),
     "resume": ("t",),
     "set_topic": ("t", "{}"),

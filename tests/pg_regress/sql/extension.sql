@@ -61,7 +61,7 @@ SELECT statement, pg_temp.try('SELECT outbox.' || statement) FROM unnest(ARRAY[
   'extend(''00000000-0001-8000-8000-000000000001'')',
   'release(''00000000-0001-8000-8000-000000000001'')', 'consume_once(''c'', ''00000000-0000-4000-8000-000000000002'')',
   'retry_dead(''00000000-0000-4000-8000-000000000002'')', 'purge()',
-  'redrive(''t'')', 'pause(''t'')', 'resume(''t'')', 'set_topic(''t'', ''{}'')',
+  'redrive(''t'')', 'discard(''t'')', 'pause(''t'')', 'resume(''t'')', 'set_topic(''t'', ''{}'')',
   'cloudevent(''00000000-0000-4000-8000-000000000002'')', 'read_stats()', 'read_status()', 'grant_access(''pg_monitor'', ''monitor'')', 'revoke_access(''pg_monitor'', ''monitor'')',
   'append_batch(''t'', ''[]'')', 'complete(''00000000-0000-4000-8000-000000000003'')', 'complete_batch(''{}'')',
   'fail(''00000000-0000-4000-8000-000000000003'')', 'release(''00000000-0000-4000-8000-000000000003'')']) AS statement;

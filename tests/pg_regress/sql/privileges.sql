@@ -26,6 +26,7 @@ CREATE TEMP TABLE call AS SELECT * FROM (VALUES
   ('consume_once', $$SELECT outbox.consume_once('consumer', '00000000-0000-4000-8000-000000000001')$$),
   ('retry_dead', $$SELECT outbox.retry_dead(id) FROM dead$$),
   ('redrive', $$SELECT outbox.redrive('privileges')$$),
+  ('discard', $$SELECT outbox.discard('none')$$),
   ('pause', $$SELECT outbox.pause('other')$$),
   ('resume', $$SELECT outbox.resume('other')$$),
   ('set_topic', $$SELECT outbox.set_topic('other', '{"batch_size": 1}')$$),
