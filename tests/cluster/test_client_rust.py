@@ -1,0 +1,177 @@
+"""The Rust client, from the crate that `cargo package` makes, in a project that has nothing else."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+import setup
+
+CRATE = Path(__file__).resolve().parents[2] / "clients" / "rust" / "outbox-client"
+MANIFEST = """[package]
+name = "user"
+version = "0.0.0"
+edition = "2024"
+[dependencies]
+outbox-client = { path = "../outbox-client-0.1.0" }
+serde_json = "1"
+tokio = { version = "1", features = ["rt-multi-thread", "signal", "macros", "time"] }
+tokio-postgres = "0.7"
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    home, target = tmp_path_factory.mktemp("rust"), setup.area() / "rust-client"
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(target)}
+
+    def cargo(*arguments, cwd):
+        subprocess.run(["cargo", *arguments], cwd=cwd, env=environment, check=True, timeout=900)
+
+    cargo("package", "--locked", "--allow-dirty", "--no-verify", cwd=CRATE)
+    with tarfile.open(target / "package" / "outbox-client-0.1.0.crate") as crate:
+        crate.extractall(home, filter="data")
+    binaries = home / "user" / "src" / "bin"
+    binaries.mkdir(parents=True)
+    for name in ("deliver", "produce"):
+        shutil.copy(home / "outbox-client-0.1.0" / "examples" / f"{name}.rs", binaries)
+    (home / "user" / "Cargo.toml").write_text(MANIFEST)
+    shutil.copy(CRATE / "Cargo.lock", home / "user" / "Cargo.lock")  # the versions that are pinned
+    cargo("build", cwd=home / "user")
+    return target / "debug"
+
+
+@pytest.fixture
+def start(programs, server, database, tmp_path):
+    started = []
+
+    def start(*arguments):
+        output = open(tmp_path / f"{len(started)}", "w+")
+        conninfo = f"host={server.socket} port={server.port} user=postgres dbname={database}"
+        worker = subprocess.Popen([programs / "deliver", conninfo, *arguments], stdout=output)
+        worker.lines = lambda: Path(output.name).read_text().splitlines()
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.kill()
+        worker.wait()
+
+
+def append(db, payload, key=None):
+    db.execute("SELECT outbox.append('t', 'e', %s, key => %s)", (payload, key))
+
+
+def until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def states(db):
+    return dict(db.execute("SELECT state, count(*) FROM outbox.message GROUP BY state").fetchall())
+
+
+def starts(worker, key=None):
+    """Numbers of the deliveries begun, in that order."""
+    rows = [line.split() for line in worker.lines() if line.startswith("start")]
+    return [int(number) for _, number, of, _ in rows if key in (None, of)]
+
+
+def end(worker):
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    return worker.lines()[-1]
+
+
+def test_produce(programs, server, database, db):
+    conninfo = f"host={server.socket} port={server.port} user=postgres dbname={database}"
+    done = subprocess.run([programs / "produce", conninfo], check=True, capture_output=True, text=True)
+    *ids, first, second = done.stdout.split()
+    stored = db.execute("SELECT id::text, payload::text, key, headers::text FROM outbox.message").fetchall()
+    assert {row[0] for row in stored} == set(ids) and len(stored) == 3
+    assert sum("1234567890123456789012345678901234567890" in row[1] for row in stored) == 2
+    assert [row[2] for row in stored].count("k") == 2
+    assert (first, second) == ("true", "false")
+
+
+def test_drains_in_order_of_keys(start, db):
+    for n in range(60):
+        append(db, f'{{"n": {n}, "sleep": 0.01}}', f"k{n % 4}")
+    worker = start("drain")
+    assert worker.wait(60) == 0
+    assert states(db) == {"delivered": 60}
+    for key in range(4):
+        assert starts(worker, f"k{key}") == list(range(key, 60, 4))
+    assert worker.lines()[-1] == "Counts { delivered: 60, failed: 0, released: 0, stale: 0 }"
+
+
+def test_slow_delivery_keeps_its_lease(start, db):
+    append(db, '{"n": 1, "sleep": 5}', "k")
+    worker, other = start(), start()
+    until(lambda: states(db) == {"delivered": 1})
+    assert len(starts(worker) + starts(other)) == 1
+    assert "stale: 0" in end(worker) and "stale: 0" in end(other)
+
+
+def test_poison_message_goes_alone(start, db):
+    db.execute("""SELECT outbox.set_topic('t', '{"max_attempts": 2, "backoff_seconds": 1}')""")
+    append(db, '{"n": 0, "fail": true}', "k")
+    append(db, '{"n": 1}', "k")
+    append(db, '{"n": 2}', "other")
+    worker = start()
+    until(lambda: states(db) == {"dead": 1, "delivered": 2})
+    assert starts(worker, "k") == [0, 0, 1]
+    assert db.execute("SELECT last_error FROM outbox.message WHERE state = 'dead'").fetchone()[0] == "as told"
+    tokens = [line.split()[3] for line in worker.lines() if line.startswith("start")]
+    assert len(set(tokens)) == 4
+    end(worker)
+
+
+def test_worker_that_dies_is_followed(start, db):
+    for n in range(5):
+        append(db, f'{{"n": {n}, "sleep": 1}}', "k")
+    dying = start()
+    until(lambda: starts(dying))
+    dying.kill()
+    worker = start()
+    until(lambda: states(db) == {"delivered": 5})
+    assert starts(worker) == sorted(starts(worker))
+    end(worker)
+
+
+def test_server_restarts_in_mid_batch(start, server, database, db):
+    for n in range(30):
+        append(db, f'{{"n": {n}, "sleep": 0.2}}', f"k{n % 3}")
+    worker = start()
+    until(lambda: len(starts(worker)) > 6)
+    server.restart("immediate")
+    with server.connect(database, autocommit=True) as db:
+        until(lambda: states(db) == {"delivered": 30})
+    assert set(starts(worker)) == set(range(30))
+    end(worker)
+
+
+def test_stops_gracefully(start, db):
+    append(db, '{"n": 0, "sleep": 1}', "k")
+    append(db, '{"n": 1}', "k")
+    worker = start()
+    until(lambda: starts(worker))
+    assert "delivered: 1, failed: 0, released: 1, stale: 0" in end(worker)
+    assert states(db) == {"delivered": 1, "ready": 1}
+
+
+def test_stop_wakes_a_worker_that_sleeps(start, db):
+    worker = start()
+    active = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'outbox.claim' AND state = 'active'"
+    until(lambda: db.execute(f"{active} AND pid <> pg_backend_pid()").fetchone()[0] == 1)
+    time.sleep(0.2)
+    begun = time.monotonic()
+    end(worker)
+    assert time.monotonic() - begun < 2
