@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import setup
+from server import Server
 
 CRATE = Path(__file__).resolve().parents[2] / "clients" / "rust" / "outbox-client"
 MANIFEST = """[package]
@@ -175,3 +176,35 @@ def test_stop_wakes_a_worker_that_sleeps(start, db):
     begun = time.monotonic()
     end(worker)
     assert time.monotonic() - begun < 2
+
+
+def test_failover_to_a_standby(programs, tmp_path):
+    """The worker is given both hosts: the old primary comes back as a read-only one and must be left alone."""
+    with Server() as primary:
+        primary.createdb("app", extension="outbox")
+        standby = primary.standby()
+        try:
+            with primary.connect("app", autocommit=True) as db:
+                for n in range(30):
+                    append(db, f'{{"n": {n}, "sleep": 0.2}}', f"k{n % 3}")
+            hosts = f"host={primary.socket},{standby.socket} port={primary.port},{standby.port}"
+            conninfo = f"{hosts} user=postgres dbname=app target_session_attrs=read-write"
+            with open(tmp_path / "out", "w") as output:
+                worker = subprocess.Popen([programs / "deliver", conninfo], stdout=output)
+            try:
+                worker.lines = lambda: (tmp_path / "out").read_text().splitlines()
+                until(lambda: len(starts(worker)) > 6)
+                standby.catch_up()
+                primary.reload(default_transaction_read_only=True)  # demoted: 25006 in the worker's session
+                time.sleep(1)
+                standby.catch_up()
+                standby.promote()
+                with standby.connect("app", autocommit=True) as db:
+                    until(lambda: states(db) == {"delivered": 30})
+                assert set(starts(worker)) == set(range(30))
+                end(worker)
+            finally:
+                worker.kill()
+                worker.wait()
+        finally:
+            standby.close()
