@@ -1,0 +1,41 @@
+"""The Python client, from its wheel, in a folder that has nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from client_scenario import (
+    start,
+    test_drains_in_order_of_keys,
+    test_failover_to_a_standby,
+    test_poison_message_goes_alone,
+    test_produce,
+    test_server_restarts_in_mid_batch,
+    test_slow_delivery_keeps_its_lease,
+    test_stop_wakes_a_worker_that_sleeps,
+    test_stops_gracefully,
+    test_worker_that_dies_is_followed,
+)
+
+PACKAGE = Path(__file__).resolve().parents[2] / "clients" / "python" / "outbox-client"
+RUN = """#!/bin/sh
+PYTHONPATH="{packages}:$PYTHONPATH" exec "{python}" "{example}" "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    home = tmp_path_factory.mktemp("python")
+    shutil.copytree(PACKAGE, home / "source")  # it leaves files where it is built
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home, home / "source"], check=True, timeout=300)
+    (wheel,) = home.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", home / "packages", wheel], check=True, timeout=300)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # where psycopg is
+    for name in ("deliver", "produce"):
+        (home / name).write_text(RUN.format(packages=home / "packages", python=sys.executable, example=PACKAGE / "examples" / f"{name}.py"))
+        (home / name).chmod(0o755)
+    return home
