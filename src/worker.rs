@@ -7,7 +7,7 @@
 //! interval, a launcher is started again by the postmaster.
 //!
 //! The optional notifier, one per database, started by a commit that finds none: it sends the NOTIFYs and ends when
-//! there was nothing to tell for a while, or somebody wants the database for himself.
+//! there was nothing to tell for a while, or another session wants the database for itself.
 
 use crate::functions::purge::{self, Purged};
 use crate::pg::catalog;
@@ -119,7 +119,7 @@ fn notify_database(database: pg_sys::Datum) {
     let begin = || catalog::installed_version().and_then(|_| Notifier::begin());
     let Some(notifier) = background::transaction(c"outbox notifier begins", begin) else { return };
     let (mut told, mut heard) = (Time(i64::MIN), server::clock());
-    // Whatever was due before is told first.
+    // What was due before is told first.
     let mut next = Some(told);
     loop {
         background::reload_if_requested();

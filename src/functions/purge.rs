@@ -55,7 +55,7 @@ thread_local! {
 }
 
 /// Deletes at most `max_messages` delivered or dead messages past their retention, and as many consumers' markers.
-/// Rows that somebody has locked, or refers to by a foreign key, are left. One kind that cannot be deleted does not
+/// Rows that a session has locked, or a foreign key refers to, are left. One kind that cannot be deleted does not
 /// keep the others; the error is raised once there is nothing else to delete.
 pub fn purge(max_messages: Option<i32>) -> Result<Purged, Error> {
     let limit = argument::required("max_messages", max_messages)?;
@@ -263,7 +263,7 @@ fn record_deaths(limit: i32) -> Result<i64, Error> {
             continue;
         }
         met += 1;
-        // One that somebody is changing is left.
+        // One that another session is changing is left.
         deaths.exhaust(found.id, &row, &mut rules)?.ok();
     }
     deaths.finish()?;

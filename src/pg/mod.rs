@@ -8,7 +8,7 @@
 //! Rules that every file here keeps:
 //! - Direct access bypasses privileges: EXECUTE on the SQL function is the gate, and [`server::may_write`] refuses
 //!   read-only transactions and standbys before anything is touched.
-//! - Whatever indexes a table has are maintained, ours or not.
+//! - All indexes of a table are maintained, ours or not.
 //! - A PostgreSQL error unwinds as a Rust panic. Guards then do nothing: the transaction's abort frees what the
 //!   server holds (locks, pins, snapshots, memory contexts). On the ordinary path they free it themselves.
 #![allow(unsafe_code)]

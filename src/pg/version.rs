@@ -236,10 +236,10 @@ mod anchored {
         size: usize,
         fill: unsafe extern "C-unwind" fn(*mut c_void),
     ) -> Option<NonNull<c_void>> {
-        // SAFETY: the protocol for late comers: under the lock, whoever finds no anchor or no segment makes it. The
-        // segment is pinned, so it lives as long as the server, and its mapping as long as the session. What an error
-        // leaves, the transaction's end frees; raising it has let interrupts in, and who releases a lock expects them
-        // held.
+        // SAFETY: the protocol for late comers: under the lock, a process that finds no anchor or no segment makes it.
+        // The segment is pinned, so it lives as long as the server, and its mapping as long as the session. What an
+        // error leaves, the transaction's end frees; raising it has let interrupts in, and who releases a lock expects
+        // them held.
         unsafe {
             let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
             let attach = || {
@@ -343,6 +343,7 @@ pub fn client_is_there() -> bool {
     unsafe extern "C-unwind" {
         fn pq_check_connection() -> bool;
     }
-    // SAFETY: asks the socket of a session that has one. It may reset the latch, so whoever waits looks again first.
+    // SAFETY: asks the socket of a session that has one. It may reset the latch, so a session that waits looks again
+    // first.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| pq_check_connection()) }
 }

@@ -208,7 +208,7 @@ fn receipts(mut completed: Vec<Completed>) -> Vec<Receipt<'static>> {
 enum Taken {
     Completed(Completed),
     Stale,
-    /// Somebody has changed the row since the snapshot.
+    /// Another session has changed the row since the snapshot.
     Changed,
 }
 

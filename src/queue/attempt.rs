@@ -20,7 +20,7 @@ impl Attempt {
     }
 }
 
-/// Also after an error: whoever catches it knows nothing of this part.
+/// Also after an error: the code that catches it knows nothing of this part.
 impl Drop for Attempt {
     fn drop(&mut self) {
         if let Some(savepoint) = self.savepoint.take() {

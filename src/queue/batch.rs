@@ -5,8 +5,8 @@
 //! it, all of that is taken back. What else is to be recorded or parked is so once something is leased, or by a call
 //! that does not sleep.
 //!
-//! In Rust because of the update without waiting: whatever somebody else is changing is skipped by the update itself,
-//! so a lease costs one WAL record where SELECT … FOR UPDATE SKIP LOCKED and UPDATE write two.
+//! In Rust because of the update without waiting: a row that another session is changing is skipped by the update
+//! itself, so a lease costs one WAL record where SELECT … FOR UPDATE SKIP LOCKED and UPDATE write two.
 
 use crate::error::Error;
 use crate::pg::read::fetch::ById;
@@ -168,7 +168,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         self.wanted.size - self.filled.count
     }
 
-    /// Now and then: parked messages that nothing stands before, whatever has gone wrong.
+    /// Now and then: parked messages that nothing stands before, after any fault.
     fn find_orphans(&mut self, ready: &ScanStart) -> Result<(), Error> {
         let Some((at, most)) = ready.heads else { return Ok(()) };
         let (topic, candidates) = (self.wanted.topic, &mut self.candidates);
@@ -267,7 +267,7 @@ impl<'c, 'r, 's> Batch<'c, 'r, 's> {
         }
     }
 
-    /// Somebody else has the message: what comes after it of its key must wait.
+    /// Another session has the message: what comes after it of its key must wait.
     pub fn lose(&mut self, met: &Meeting<'_>) -> Result<(), Error> {
         let Some(keyed) = met.row.keyed() else { return Ok(()) };
         self.keys.lost(&met.row, keyed, &met.topic, met.scan_start)

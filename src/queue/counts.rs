@@ -32,7 +32,7 @@ const STRETCHES: usize = 10_000;
 /// Bounds of a topic's share.
 const STRETCH: (usize, usize) = (20, 10_000);
 /// Entries without a row that are walked over in all topics together, when it must be: some hundred milliseconds. That
-/// many are there only while somebody holds a snapshot.
+/// many are there only while a session holds a snapshot.
 const REMAINS: usize = 1_000_000;
 const LEAST_REMAINS: usize = 10_000;
 const SAMPLES: i64 = 4;

@@ -4,8 +4,8 @@
 //! *parked*: out of the ready index, so that no claim meets it again before its turn. In every snapshot there is, for
 //! each parked message, an older one of its key that is not over. What keeps it so:
 //!
-//! - Whoever ends a message (delivered, or dead) then looks for the first of the key after it: if that is parked and
-//!   nothing older is left, it is due now (`key_release.rs`).
+//! - A session that ends a message (delivered, or dead) then looks for the first of the key after it: if that is
+//!   parked and nothing older is left, it is due now (`key_release.rs`).
 //! - A claim that parks writes first and looks at the older message afterwards ([`Keys::finish`]); if that one may be
 //!   over soon, it takes the parking back. Who ends a message writes first and looks for parked ones afterwards,
 //!   uncommitted ones too, for which it waits. So one of the two sees the other.
@@ -18,8 +18,8 @@
 //!
 //! What one open transaction has written and ended again, nobody else will ever see: it stands before nothing.
 //!
-//! Where the dead block their key, a dead message is as one that is not over. Whoever parks, or records a death, by
-//! that rule holds the rule until the end of its transaction; so whoever unblocks a topic after a change of it misses
+//! Where the dead block their key, a dead message is as one that is not over. A session that parks, or records a death,
+//! by that rule holds the rule until its transaction ends; so one that unblocks a topic after a change of it misses
 //! nobody.
 //!
 //! Single calls cannot wait for each other in a circle. Answers take messages in ascending order, and those that go
@@ -51,7 +51,7 @@ pub enum Turn {
     Free,
     /// An older message stands before it, and will for a while.
     Blocked,
-    /// An older message stands before it that somebody is claiming or ending: `soon` to be over, as far as one knows.
+    /// An older message stands before it that a session is claiming or ending: `soon` to be over, as far as one knows.
     Busy {
         soon: bool,
     },
@@ -136,7 +136,7 @@ pub struct Keys<'s> {
 /// Open once a keyed message is met: others shall not pay.
 struct Scans<'s> {
     ready: KeyMessages<'s>,
-    /// None: no message waits or is parked, of whatever key.
+    /// None: no message waits or is parked, of any key.
     later: Option<KeyMessages<'s>>,
 }
 
@@ -254,7 +254,7 @@ impl<'s> Keys<'s> {
         doomed.flatten().collect()
     }
 
-    /// `row` was free, but somebody else is changing it or has changed it. It stands before the rest.
+    /// `row` was free, but another session is changing it or has changed it. It stands before the rest.
     pub fn lost(
         &mut self,
         row: &Delivery<'_>,
@@ -268,7 +268,7 @@ impl<'s> Keys<'s> {
     }
 
     /// Looks among the first parked message of each key, from hash `at` on and for so many microseconds, for those that
-    /// nothing is before: they would wait for ever for somebody to end what is not there. Hands them over; returns
+    /// nothing is before: they would wait for ever for an end of what is not there. Hands them over; returns
     /// where to go on, if it has not reached the end, and what time it took.
     pub fn find_orphans(
         &mut self,
@@ -310,7 +310,7 @@ impl<'s> Keys<'s> {
     }
 
     /// Parks a blocked message, unless there were too many in this claim, it holds a lease that has run out, or
-    /// somebody else is changing it or the rule by which it is blocked.
+    /// another session is changing it or the rule by which it is blocked.
     pub fn park(
         &mut self,
         id: RowId,

@@ -153,7 +153,7 @@ pub fn park_locked(
 }
 
 /// Records that a message is `dead`, and parks the younger ones of its key whose leases end with it. It fails, and has
-/// recorded nothing, if somebody is changing the message, is parking another one behind it, or, where the dead block
+/// recorded nothing, if a session is changing the message, is parking another one behind it, or, where the dead block
 /// their key, is changing a younger lease or that rule; or if, by a death in `sent_back`, messages of its key are not
 /// any more as the snapshot has them.
 pub fn bury(
@@ -227,7 +227,7 @@ fn unblock(deliveries: &Table<Deliveries>, keyed: Keyed<'_>, ended: i64, wait: W
                 (Place::Parked, None) => {
                     let before = before(deliveries, keyed, version.row.seq)?;
                     match version.ended_by {
-                        // Somebody makes it due or leases it. If that is rolled back, its turn has come nevertheless.
+                        // A session makes it due or leases it. If that is rolled back, its turn has come nevertheless.
                         Some(xid) if before == Before::Nothing => break xid,
                         // Then what is ended with it is there again.
                         Some(_) => return Ok(()),
@@ -268,7 +268,7 @@ pub fn unblock_topic(deliveries: &Table<Deliveries>, topic: Text<'_>) -> Result<
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
-    /// Only what somebody is changing.
+    /// Only messages that a session is changing.
     Changing,
     Message,
 }

@@ -43,7 +43,7 @@ pub enum Verdict {
 /// What became of it.
 pub enum Met {
     Leased,
-    /// Nothing to be had from it, whatever others do: it stays as it is, is parked, or dies.
+    /// Not to be had, and no other session changes that: it stays as it is, is parked, or dies.
     Passed,
     /// Claimable, but not now: it must stay reachable.
     Held,

@@ -1,7 +1,7 @@
 //! Giving dead messages another life.
 //!
-//! Dead is also a message whose last lease ran out though nobody has recorded it. Whoever is changing a message at the
-//! moment is waited for, and judged by what that leaves.
+//! Dead is also a message whose last lease ran out though no session has recorded it. A session that is changing a
+//! message at the moment is waited for, and judged by what that leaves.
 
 use crate::error::Error;
 use crate::pg::read::scan::Scan;

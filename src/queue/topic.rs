@@ -1,8 +1,8 @@
 //! What operators set for one topic.
 //!
-//! Claims and answers read `outbox.topic` afresh, so whatever is committed here counts from the next call on. Claims on
-//! any topic pass a paused one's messages and remember that there is nothing to be had (see `rules/floor.rs`): what
-//! makes messages claimable again takes that back.
+//! Claims and answers read `outbox.topic` afresh, so a change that is committed here counts from the next call on.
+//! Claims on any topic pass a paused one's messages and remember that there is nothing to be had (see
+//! `rules/floor.rs`): what makes messages claimable again takes that back.
 
 use crate::error::Error;
 use crate::pg::rows::table::{Access, Table};

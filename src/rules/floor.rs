@@ -9,13 +9,13 @@
 //!   the lowest number it took. It withdraws after its commit is visible. A look reads, in this order: the highest
 //!   number handed out (of the sequence), the lowest one in flight ([`lowest`]), the entry's version; then it takes
 //!   its snapshot. The floor it leaves is at most the first of these plus one, and at most the second.
-//! - Whatever makes an older message claimable (release, a new life, a delay that is over) lowers the floor once it
-//!   is committed, and leaves the number in a short log with a version. A look that began before that raises the
+//! - A change that makes an older message claimable (release, a new life, a delay that is over) lowers the floor once
+//!   it is committed, and leaves the number in a short log with a version. A look that began before that raises the
 //!   floor no further.
 //! - A look raises the floor only once its own transaction is committed, so a claim that rolls back passes nothing.
-//! - A row that somebody else is changing holds the floor: that change may roll back.
-//! - A message of a paused topic holds no floor, or its backlog would be walked by every claim on any topic. Whoever
-//!   resumes the topic lowers the floor; the sweep finds what was resumed behind our back.
+//! - A row that another session is changing holds the floor: that change may roll back.
+//! - A message of a paused topic holds no floor, or its backlog would be walked by every claim on any topic. A session
+//!   that resumes the topic lowers the floor; the sweep finds what was resumed by other means.
 //! - A transaction older than [`PATIENCE`] holds nothing back: when it commits, it lowers the floor itself, or, if it
 //!   was prepared, the sweep finds what it left.
 //!
@@ -213,7 +213,7 @@ impl Look {
 /// What a look has seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// The first number that must stay reachable: of a row left unclaimed or held by somebody else, or one past the
+    /// The first number that must stay reachable: of a row left unclaimed or held by another session, or one past the
     /// last row if the batch was full. None if the look reached the end.
     pub reach: Option<i64>,
     /// The earliest end of a lease met or given.

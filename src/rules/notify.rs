@@ -86,7 +86,7 @@ impl Notifications {
     }
 }
 
-/// Sessions are numbers; whoever is returned is to be woken.
+/// Sessions are numbers; the one that is returned is to be woken.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PendingNotifications {

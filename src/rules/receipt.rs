@@ -1,7 +1,7 @@
 //! Which completed messages share a receipt. Pure.
 //!
-//! A receipt names a range of numbers, all of them or a list. It must not reach far: whoever looks for a number's
-//! receipt looks at those that begin less than [`SPAN`] before it. Those of one call to `append_batch` have
+//! A receipt names a range of numbers, all of them or a list. It must not reach far: a session that looks for a
+//! number's receipt looks at those that begin less than [`SPAN`] before it. Those of one call to `append_batch` have
 //! consecutive numbers; appended one by one, 64 messages fit a span.
 
 /// `last - first` of a receipt is less than this; `outbox.message` relies on it.

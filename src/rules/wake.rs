@@ -1,6 +1,6 @@
 //! Who sleeps until something can be claimed, and who is woken. Pure; `shmem/wake.rs` keeps it in shared memory.
 //!
-//! A session *enters* a list before it looks, so that whatever is committed once its look has begun finds it there. A
+//! A session *enters* a list before it looks, so that a commit after the begin of its look finds it there. A
 //! message *calls* one session that waits for its topic, or else one that waits for any: the last that came. Who is
 //! called will look, and find what else is committed until then: meanwhile nobody else is called. Who goes and was
 //! called has another called; a claim that leaves something behind calls the next.
@@ -59,7 +59,7 @@ impl Waiter {
 pub struct Bucket {
     first: AtomicU32,
     last: AtomicU32,
-    /// Half of a key for which somebody is called; 0: nobody is.
+    /// Half of a key for which a session is called; 0: none is.
     called: AtomicU64,
     /// Half of a key, what of it was taken by the last claims,
     taken: AtomicU64,
@@ -99,7 +99,7 @@ impl Bucket {
         (lasts && self.taken.load(SeqCst) == key.0).then_some(end)
     }
 
-    /// True if somebody who was called for `key` will find what is committed by now.
+    /// True if a session that was called for `key` will find what is committed by now.
     pub fn is_called(&self, key: Key) -> bool {
         self.called.load(SeqCst) == key.0
     }
@@ -140,7 +140,7 @@ pub enum Call {
     Nobody,
 }
 
-/// What becomes of somebody's duties when it goes.
+/// What becomes of a session's duties when it goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     Nothing,
@@ -150,7 +150,7 @@ pub enum Left {
     Call,
 }
 
-/// All of them, under one lock. Sessions are numbers; whoever is returned is to be woken.
+/// All of them, under one lock. Sessions are numbers; the one that is returned is to be woken.
 pub struct Waiters<'l> {
     pub buckets: &'l [Bucket],
     pub waiters: &'l mut [Waiter],
@@ -263,7 +263,7 @@ impl Waiters<'_> {
         earlier
     }
 
-    /// Sets somebody's alarm, unless it is set to an earlier time. True if it is to be woken.
+    /// Sets a session's alarm, unless it is set to an earlier time. True if it is to be woken.
     fn ring(&mut self, whom: usize, alarm: i64) -> bool {
         let waiter = &mut self.waiters[whom];
         let earlier = alarm < waiter.alarm;

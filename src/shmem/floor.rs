@@ -64,7 +64,7 @@ fn look(topic: Option<Text<'_>>, range: Range, now: Time) -> Result<ScanStart, E
             let highest = number::highest()?;
             (highest, floor::lowest(shared.slots(installation), now.0))
         }
-        // Whoever makes a message wait lowers the floor once that is committed.
+        // A session that makes a message wait lowers the floor once that is committed.
         Range::Waiting => (now.0, i64::MAX),
     };
     let earlier = pending::left(key, range).map(|seen| seen.reach);

@@ -15,7 +15,7 @@ pub fn current() -> Result<u64, Error> {
     Ok((u64::from(server::database_number()) << 32) | u64::from(u32::from(table)))
 }
 
-/// What somebody wants who asks for a topic, or for any.
+/// The keys of a topic, and of any.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
     /// Of the topic, or the same as `any`.
@@ -27,7 +27,7 @@ pub fn keys(topic: Option<Text<'_>>) -> Result<Keys, Error> {
     Ok(Keys { wanted: wanted(topic)?, any: wanted(None)? })
 }
 
-/// What somebody asks for: a topic, or any.
+/// The key of a topic, or of any.
 pub fn wanted(topic: Option<Text<'_>>) -> Result<Key, Error> {
     Ok(key(current()?, topic.map(Text::bytes)))
 }

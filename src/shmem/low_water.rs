@@ -1,5 +1,5 @@
 //! The low-water mark of this installation, see `rules/low_water.rs`: raised by sessions that claim, noted by those
-//! that write, read by whatever looks for deliveries by number or key. Without shared memory it is at the beginning.
+//! that write, read by all look-ups of deliveries by number or key. Without shared memory it is at the beginning.
 
 use crate::error::Error;
 use crate::pg::catalog::{self, Object};
@@ -222,7 +222,7 @@ pub fn enter_due(topic: Text<'_>, due: Time) -> Result<Option<Entering>, Error> 
 }
 
 /// To be called when one of the tables may have been rewritten or truncated. If the deliveries are in another file now,
-/// whatever was known of them is forgotten, once for all sessions.
+/// all that was known of them is forgotten, once for all sessions.
 pub fn forget_if_rewritten() -> Result<(), Error> {
     let (installation, file) = (installations::current()?, catalog::file_of(Object::Delivery)?);
     let Some((shared, index, head)) = head(installation) else { return Ok(()) };

@@ -310,7 +310,7 @@ impl Contents<'_> {
         self.topic(key).filter(|topic| topic.generation == generation)
     }
 
-    /// The same for somebody who uses it: it is given a slot if one can be had.
+    /// The same for a session that uses it: it is given a slot if one can be had.
     pub fn topic_in_use(&mut self, key: Key, installation: u64, now: i64) -> Option<&mut Topic> {
         let slot = self.find(key).or_else(|| {
             let slot = slots::vacant(key, self.topics.len(), |slot| self.topics[slot].occupant, now)?;

@@ -15,7 +15,7 @@ const NOTIFIER: &str = "outbox notifier";
 /// The channel.
 const CHANNEL: &CStr = c"outbox";
 
-/// Sees to it that somebody will tell what this transaction is about to commit. If there is no process to be had,
+/// Sees to it that a process will announce what this transaction is about to commit. If there is no process to be had,
 /// nobody will.
 pub fn ask_for_notifier() {
     if let Some(shared) = Shared::attached().filter(|_| ENABLED.get()) {
@@ -69,7 +69,7 @@ impl Notifier {
         })
     }
 
-    /// Once committed, whoever listens is told that there may be something in `topic`, or in any if it is empty.
+    /// Once committed, listeners are told that there may be something in `topic`, or in any if it is empty.
     pub fn notify(&self, topic: &[u8]) {
         if let Ok(payload) = CString::new(topic) {
             server::notify(CHANNEL, &payload);

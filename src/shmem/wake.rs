@@ -1,6 +1,6 @@
 //! Sleeping until something can be claimed, see `rules/wake.rs`: the sleeper's side, and that of who wakes it.
 //!
-//! Nothing is held during the sleep: no lock, no snapshot of ours, no count that somebody would have to take back. A
+//! Nothing is held during the sleep: no lock, no snapshot of ours, no count that would have to be taken back. A
 //! session that is cancelled or terminated leaves when its transaction is aborted.
 
 use crate::error::Error;
@@ -24,7 +24,7 @@ thread_local! {
     static ENTERED: Cell<Option<Keys>> = const { Cell::new(None) };
 }
 
-/// This session waits. Until [`Waiting::end`] whatever is committed in its topic, or in any, wakes it or somebody else.
+/// This session waits. Until [`Waiting::end`] a commit in its topic, or in any, wakes it or another session.
 pub struct Waiting<'a> {
     topic: Option<Text<'a>>,
 }
@@ -74,7 +74,7 @@ impl<'a> Waiting<'a> {
         Ok(())
     }
 
-    /// The last look was finished, whatever it found.
+    /// The last look was finished.
     pub fn end(self) {
         leave(false);
     }
@@ -94,7 +94,8 @@ fn enter(keys: Keys, how: impl FnOnce(&mut Waiters<'_>, usize)) {
     if let Some(shared) = Shared::attached() {
         shared.locked(|contents| how(&mut contents.waiters, version::session_number()));
     }
-    // Whoever commits after our look has begun must see us: its fence is between its commit and its look at the lists.
+    // A session that commits after our look has begun must see us: its fence is between its commit and its look at the
+    // lists.
     fence(SeqCst);
 }
 
@@ -104,7 +105,7 @@ fn sleep(shared: Shared, deadline: Time) {
     loop {
         let now = server::clock();
         if now < began {
-            return; // the clock was set back: whatever was to come then, it is time to look
+            return; // the clock was set back: it is time to look
         }
         match shared.locked(|contents| contents.waiters.wake(me, now.0)) {
             Sleep::Until(time) if now < deadline => {
@@ -148,12 +149,12 @@ pub fn emptied(topic: Option<Text<'_>>, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// True if somebody may be glad of what a claim leaves.
+/// True if another session may want what a claim leaves.
 pub fn somebody_waits() -> bool {
     Shared::attached().is_some_and(Shared::has_waiters)
 }
 
-/// Somebody else is to look.
+/// Another session is to look.
 fn call(shared: Shared, keys: Keys, urgent: bool) {
     if !call_for(shared, keys.wanted, urgent) {
         call_for(shared, keys.any, urgent);

@@ -91,7 +91,7 @@ impl<'t> KeyMessages<'t> {
         Messages(&mut self.0, keyed)
     }
 
-    /// True if the part may have messages, of whatever key: its index is more than one page, or has an entry. Of a
+    /// True if the part may have messages of any key: its index is more than one page, or has an entry. Of a
     /// message that the snapshot has, the entry was there before.
     pub fn may_have_any(&mut self) -> bool {
         if self.0.index_pages() > 1 {
@@ -164,7 +164,7 @@ impl<'t> DirtyScan<'t, Deliveries> {
 }
 
 impl Versions<'_, '_> {
-    /// The next one that somebody may ever see.
+    /// The next one that any session may ever see.
     pub fn next(&mut self) -> Option<Version<'_, Deliveries>> {
         while let Some(found) = self.0.scan.next() {
             if self.1.has(&found.row) {

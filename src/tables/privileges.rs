@@ -70,12 +70,13 @@ pub fn change(statement: &str, arguments: &[DatumWithOid<'_>]) -> Result<usize, 
 }
 
 /// Makes privileges follow rows that were written by hand or by a restore. Does nothing where library and extension do
-/// not match: whoever drops a role must not fail for it.
+/// not match: a session that drops a role must not fail for it.
 pub fn follow_rows() -> Result<(), Error> {
     if catalog::catalog().is_ok() { change("SELECT WHERE false", &[]).map(drop) } else { Ok(()) }
 }
 
-/// Makes privileges follow roles that were made, renamed or dropped, unless somebody is changing rights just now.
+/// Makes privileges follow roles that were made, renamed or dropped, unless another session is changing rights just
+/// now.
 pub fn follow_roles() -> Result<(), Error> {
     let table = catalog::oid(Object::Access)?;
     let Some(lock) = RelationLock::try_take(table, pg_sys::ShareRowExclusiveLock) else { return Ok(()) };

@@ -87,7 +87,7 @@ impl<'t> TopicRules<'t> {
         Ok(row)
     }
 
-    /// Keeps the rules of `topic`, which somebody has set, as they are until the transaction ends. False if somebody
+    /// Keeps the rules of `topic`, which an operator has set, as they are until the transaction ends. False if another
     /// has changed them, or, without waiting, is changing them.
     pub fn hold(&mut self, topic: Text<'_>, wait: Wait) -> Result<bool, Error> {
         if self.held.as_deref() == Some(topic.bytes()) {

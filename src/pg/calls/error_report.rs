@@ -18,7 +18,7 @@ struct Level {
 /// Does `work`; database errors that it raises keep all their fields.
 pub fn passing<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the level lives in the caller's memory, which outlives the report of an error; it is taken from the stack
-    // when the call returns, and whoever catches an error puts the stack back to what it was for him.
+    // when the call returns, and code that catches an error puts the stack back to what it was before.
     unsafe {
         let level: *mut Level = pg_sys::palloc(size_of::<Level>()).cast();
         let callback = pg_sys::ErrorContextCallback {

@@ -1,6 +1,6 @@
 //! A fresh look at the database: everything committed until now, and the transaction's own earlier commands.
 //!
-//! What it shows is about now, whatever the isolation level of the caller's transaction.
+//! What it shows is about now, at each isolation level of the caller's transaction.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;

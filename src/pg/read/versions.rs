@@ -82,8 +82,8 @@ impl<'t, R: Read> AllVersions<'t, R> {
     }
 }
 
-/// Rows as they are at this moment. One that somebody is changing comes once as it was and once as it will be; one that
-/// changes while the scan passes may not come at all.
+/// Rows as they are at this moment. One that a transaction is changing comes once as it was and once as it will be;
+/// one that changes while the scan passes may not come at all.
 pub struct DirtyScan<'t, R> {
     pub scan: Scan<'t, R>,
     snapshot: Dirty,

@@ -1,4 +1,4 @@
-//! Keeping a table's indexes, whatever indexes it has, ours or not.
+//! Keeping all indexes of a table, ours or not.
 //!
 //! Of the extension's own partial indexes it is known whether a row belongs into them. Those it does not belong into
 //! are not even opened, and the predicate of the others is not evaluated: together a sixth of an append.
@@ -57,7 +57,7 @@ impl IndexMaintenance {
         }
     }
 
-    /// Opens all indexes, whatever rows go into them, and prepares for triggers and constraints.
+    /// Opens all indexes for rows of any kind, and prepares for triggers and constraints.
     /// An update names all columns but the first.
     pub fn open_for_triggers(
         relation: pg_sys::Relation,
@@ -217,7 +217,7 @@ unsafe fn open_indexes(info: *mut pg_sys::ResultRelInfo, known: &[(pg_sys::Oid, 
     }
 }
 
-/// Prepares `arbiter`, and whatever other index is unique on the same columns, for speculative insertion: one that a
+/// Prepares `arbiter`, and each other index that is unique on the same columns, for speculative insertion: one that a
 /// REINDEX CONCURRENTLY is building, or has left behind, decides too.
 ///
 /// # Safety

@@ -39,7 +39,7 @@ pub struct Table<R> {
     pub arbiter: Option<pg_sys::Oid>,
     /// What to unlock when it is closed.
     lock: u32,
-    /// What is allocated for it lasts as long as it does, whoever calls.
+    /// What is allocated for it lasts as long as it does, for any caller.
     context: pg_sys::MemoryContext,
     pub slot: *mut pg_sys::TupleTableSlot,
     /// Values and null flags of the row being formed, as many as the table has columns.

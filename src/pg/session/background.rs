@@ -38,7 +38,7 @@ pub fn start(database: Option<pg_sys::Oid>) {
             None => pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0),
         }
     }
-    // Whatever a database or role sets as default, the worker's transactions are ordinary ones.
+    // Defaults of a database or role do not matter: the worker's transactions are ordinary ones.
     set(c"default_transaction_isolation", c"read committed");
     set(c"default_transaction_read_only", c"off");
     set(c"default_transaction_deferrable", c"off");
@@ -138,7 +138,7 @@ pub fn databases() -> Vec<Database> {
     found
 }
 
-/// True if that process is a background worker of that kind, whoever asks: pg_stat_activity tells it only to some.
+/// True if that process is a background worker of that kind; pg_stat_activity tells it only to some roles.
 pub fn is_background_worker(pid: i32, kind: &CStr) -> bool {
     // SAFETY: reads shared memory; the answer is a C string or null.
     unsafe {

@@ -12,7 +12,7 @@ impl RelationLock {
         RelationLock(relation, mode as i32)
     }
 
-    /// None if somebody has one that conflicts.
+    /// None if another session has one that conflicts.
     pub fn try_take(relation: pg_sys::Oid, mode: u32) -> Option<RelationLock> {
         // SAFETY: as above, without waiting.
         unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as i32) }

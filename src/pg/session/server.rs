@@ -157,7 +157,7 @@ pub fn notify(channel: &CStr, text: &CStr) {
 
 /// Wakes another session from its sleep.
 pub fn wake(session: usize) {
-    // SAFETY: the place of a process outlives it; whoever has it now may be woken for nothing.
+    // SAFETY: the place of a process outlives it; the process that has it now may be woken for nothing.
     unsafe { pg_sys::SetLatch(&raw mut (*(*pg_sys::ProcGlobal).allProcs.add(session)).procLatch) }
 }
 
@@ -197,7 +197,7 @@ pub fn define_traceparent(
 }
 
 /// # Safety
-/// Called by the server with the text that somebody wants to set, or null.
+/// Called by the server with the text that is to be set, or null.
 unsafe extern "C-unwind" fn check_traceparent(
     text: *mut *mut std::ffi::c_char,
     _extra: *mut *mut std::ffi::c_void,
