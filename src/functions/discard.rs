@@ -8,7 +8,8 @@ use crate::pg::session::server;
 use crate::pg::value::datum::{Text, Time};
 use crate::queue::key_release::Ended;
 use crate::queue::revive::GoingBack;
-use crate::rules::argument::{self, Fault};
+use crate::queue::selection::Selection;
+use crate::rules::argument::Fault;
 use crate::settings;
 use crate::shmem::in_order::InOrder;
 use crate::shmem::pending;
@@ -29,17 +30,10 @@ pub fn discard(
     max_messages: Option<i32>,
     dry_run: Option<bool>,
 ) -> Result<i64, Error> {
-    let topic = argument::required("topic", topic)?;
-    argument::name("topic", topic.letters())?;
-    if let Some(kind) = kind {
-        argument::name("type", kind.letters())?;
-    }
+    let Selection { topic, kind, limit, dry_run } = Selection::checked(topic, kind, max_messages, dry_run)?;
     if before.is_some_and(|time| !time.is_finite()) {
         return Err(Fault::NotFinite("before").into());
     }
-    let limit = max_messages.map(|limit| argument::positive("max_messages", limit)).transpose()?;
-    let limit = limit.map_or(i64::MAX, i64::from);
-    let dry_run = argument::required("dry_run", dry_run)?;
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
     let envelopes = Table::<Envelopes>::open(Access::Read)?;

@@ -5,7 +5,7 @@ use crate::pg::read::snapshot::Latest;
 use crate::pg::rows::table::{Access, Table};
 use crate::pg::value::datum::Text;
 use crate::queue::revive::{Dead, GoingBack, revive};
-use crate::rules::argument;
+use crate::queue::selection::Selection;
 use crate::tables::delivery::Deliveries;
 use crate::tables::envelope::Envelopes;
 use crate::tables::find::Lookup;
@@ -19,14 +19,7 @@ pub fn redrive(
     max_messages: Option<i32>,
     dry_run: Option<bool>,
 ) -> Result<i64, Error> {
-    let topic = argument::required("topic", topic)?;
-    argument::name("topic", topic.letters())?;
-    if let Some(kind) = kind {
-        argument::name("type", kind.letters())?;
-    }
-    let limit = max_messages.map(|limit| argument::positive("max_messages", limit)).transpose()?;
-    let limit = limit.map_or(i64::MAX, i64::from);
-    let dry_run = argument::required("dry_run", dry_run)?;
+    let Selection { topic, kind, limit, dry_run } = Selection::checked(topic, kind, max_messages, dry_run)?;
     let deliveries = Table::<Deliveries>::open(Access::Write)?;
     let topics = Table::<Topics>::open(Access::Read)?;
     let envelopes = Table::<Envelopes>::open(Access::Read)?;

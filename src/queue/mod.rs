@@ -13,6 +13,7 @@ pub mod meeting;
 pub mod notify;
 pub mod result;
 pub mod revive;
+pub mod selection;
 pub mod take;
 pub mod topic;
 pub mod verdict;

@@ -7,18 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from client_scenario import (
-    start,
-    test_drains_in_order_of_keys,
-    test_failover_to_a_standby,
-    test_poison_message_goes_alone,
-    test_produce,
-    test_server_restarts_in_mid_batch,
-    test_slow_delivery_keeps_its_lease,
-    test_stop_wakes_a_worker_that_sleeps,
-    test_stops_gracefully,
-    test_worker_that_dies_is_followed,
-)
+from client_scenario import *  # noqa: F403: the tests
 
 PACKAGE = Path(__file__).resolve().parents[2] / "clients" / "python" / "outbox-client"
 RUN = """#!/bin/sh
