@@ -28,3 +28,12 @@ def programs(tmp_path_factory):
         (home / name).write_text(RUN.format(packages=home / "packages", python=sys.executable, example=PACKAGE / "examples" / f"{name}.py"))
         (home / name).chmod(0o755)
     return home
+
+
+def test_the_double_passes_the_core_of_the_contract(programs):
+    suite = PACKAGE.parents[1] / "contract" / "run.py"
+    path = os.pathsep.join([str(programs / "packages"), os.environ["PYTHONPATH"]])
+    command = [sys.executable, suite, "--double", f"{sys.executable} {PACKAGE / 'examples' / 'double.py'}"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[-4]) > 300
